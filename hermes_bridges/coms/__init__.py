@@ -1,0 +1,1 @@
+"""The coms bridge: a peer that asks a human through Hermes."""

@@ -1,0 +1,1 @@
+"""What every bridge is built from; it knows no bridge."""

@@ -1,0 +1,1 @@
+"""Loopback peers for the demo and the tests."""
