@@ -85,7 +85,7 @@ class DirectoryWatch:
             elif wd != self._wd:
                 continue
             elif mask & _GONE:
-                recheck = True
+                news = recheck = True
                 if mask & _IN_IGNORED:
                     self._wd = None
             else:
