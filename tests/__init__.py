@@ -1,0 +1,1 @@
+"""The tests of hermes_bridges; ``bin/test`` runs them."""
