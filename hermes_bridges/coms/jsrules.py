@@ -9,7 +9,7 @@ import re
 
 # WhiteSpace and LineTerminator of ECMAScript: str.strip() knows neither U+FEFF nor is it content
 # with these, it also takes U+001C to U+001F and U+0085.
-_BLANKS = (
+BLANKS = (
     "\t\n\v\f\r \xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000\ufeff"
 )
@@ -21,7 +21,7 @@ _SAFE_INTEGER = 2**53 - 1
 
 def trim(text: str) -> str:
     """``String#trim``."""
-    return text.strip(_BLANKS)
+    return text.strip(BLANKS)
 
 
 def utf16_len(text: str) -> int:
