@@ -7,8 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 from hermes_bridges.core.sdnotify import CHILD_UNSET
 from hermes_bridges.core.waker import Waker
@@ -29,8 +28,7 @@ _DEFAULT_NAMES = ("", "default")
 _PROFILE_FILE_LIMIT = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """How one command ended.
 
     ``code`` is the exit status and ``signal`` the signal that ended it; both are None when it

@@ -1,0 +1,245 @@
+"""Settings from flags and environment by one table, with all faults told at once."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from hermes_bridges.errors import ConfigError
+
+_SECRET_LIMIT = 65536
+_WIDTH = 80
+_ON = ("1", "true", "yes", "on")
+_OFF = ("0", "false", "no", "off")
+
+
+class Setting(NamedTuple):
+    """One setting.
+
+    ``parse`` turns a text into the value; its ValueError is, word for word, what the user is
+    told, so it names the flag and never quotes a secret. ``default`` is the value itself.
+    ``flag`` is ``--like-this``; ``env`` a variable's name. A ``switch`` is a flag without a
+    value (True when given; as a variable 1 or 0). A ``repeatable`` one gives a tuple; its
+    variable is split at commas. For a ``secret`` one, ``<env>_FILE`` may name a file that holds
+    it.
+    """
+
+    name: str
+    parse: Callable[[str], object]
+    default: object
+    help: str
+    flag: str | None = None
+    env: str | None = None
+    switch: bool = False
+    repeatable: bool = False
+    secret: bool = False
+    metavar: str = ""
+
+
+class Loaded(NamedTuple):
+    """``values`` holds every setting of the table; ``given`` the names of those set by a flag."""
+
+    values: dict[str, object]
+    given: frozenset[str]
+
+
+def load(table: Sequence[Setting], environ: Mapping[str, str], argv: Sequence[str]) -> Loaded:
+    """Read the settings; flags win over the environment, an empty variable counts as unset.
+
+    Raises ConfigError with every fault there is.
+    """
+    faults: list[str] = []
+    given = _read_flags(table, argv, faults)
+    values: dict[str, object] = {}
+    for setting in table:
+        texts = given.get(setting.name)
+        source = ""
+        if texts is None and setting.env:
+            source, texts = _read_variable(setting, setting.env, environ, faults)
+        values[setting.name] = setting.default
+        if texts is not None:
+            try:
+                values[setting.name] = _value(setting, texts)
+            except ValueError as error:
+                text = str(error)
+                faults.append(f"{source}: {text}" if source and source not in text else text)
+    if faults:
+        raise ConfigError(faults)
+    return Loaded(values, frozenset(given))
+
+
+def _value(setting: Setting, texts: list[str]) -> object:
+    if setting.repeatable:
+        return tuple(setting.parse(text) for text in texts)
+    if setting.switch:
+        return _switch(texts[0])
+    return setting.parse(texts[0])
+
+
+def _switch(text: str) -> bool:
+    if text.strip().lower() in _ON:
+        return True
+    if text.strip().lower() in _OFF:
+        return False
+    raise ValueError("must be 1 or 0")
+
+
+def _read_flags(
+    table: Sequence[Setting], argv: Sequence[str], faults: list[str]
+) -> dict[str, list[str]]:
+    flags = {setting.flag: setting for setting in table if setting.flag}
+    given: dict[str, list[str]] = {}
+    repeated: set[str] = set()
+    words = list(reversed(argv))
+    while words:
+        word = words.pop()
+        flag, equals, text = word.partition("=")
+        if not word.startswith("-") or word in ("-", "--"):
+            faults.append(f"unexpected argument: {word}")
+            continue
+        setting = flags.get(flag)
+        if setting is None:
+            faults.append(f"unknown flag: {flag}")
+            # What follows is most likely its value: not a second fault.
+            if not equals and words and not words[-1].startswith("-"):
+                words.pop()
+            continue
+        if setting.switch:
+            if equals:
+                faults.append(f"{flag} takes no value")
+                continue
+            text = _ON[0]
+        else:
+            if not equals and words and not words[-1].startswith("--"):
+                equals, text = "=", words.pop()
+            if not equals or text.startswith("--"):
+                faults.append(f"{flag} needs a value")
+                continue
+        texts = given.setdefault(setting.name, [])
+        if texts and not setting.repeatable:
+            if flag not in repeated:
+                repeated.add(flag)
+                faults.append(f"{flag} may only be specified once")
+            continue
+        texts.append(text)
+    return given
+
+
+def _read_variable(
+    setting: Setting, env: str, environ: Mapping[str, str], faults: list[str]
+) -> tuple[str, list[str] | None]:
+    text = environ.get(env, "")
+    path = environ.get(f"{env}_FILE", "") if setting.secret else ""
+    if path:
+        env_file = f"{env}_FILE"
+        if text:
+            faults.append(f"{env} and {env_file} are both set")
+            return env, None
+        try:
+            return env_file, [_read_secret(path)]
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            faults.append(f"{env_file}: {path}: {reason}")
+            return env_file, None
+    if not text:
+        return env, None
+    if setting.repeatable:
+        return env, [part.strip() for part in text.split(",") if part.strip()]
+    return env, [text]
+
+
+def _read_secret(path: str) -> str:
+    # Links are followed: that is how secrets are mounted. Non-blocking, because of FIFOs.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, _SECRET_LIMIT + 1)
+    finally:
+        os.close(fd)
+    if len(data) > _SECRET_LIMIT:
+        raise ValueError("is too large for a secret")
+    try:
+        text = data.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        # Not chained: the exception holds the content.
+        raise ValueError("is not UTF-8") from None
+    if not text:
+        raise ValueError("is empty")
+    return text
+
+
+def usage(program: str, table: Sequence[Setting], intro: str) -> str:
+    """The text of ``--help``, wrapped at 80 columns."""
+    # Only --help needs it, and every start would pay.
+    import textwrap
+
+    lines = [f"usage: {program} [flags]", ""]
+    for paragraph in intro.strip().split("\n\n"):
+        lines += [*textwrap.wrap(" ".join(paragraph.split()), _WIDTH), ""]
+    groups = (
+        ("flags:", [(_synopsis(setting), setting) for setting in table if setting.flag]),
+        ("environment:", [(_variable(s), s) for s in table if s.env and not s.flag]),
+    )
+    for title, entries in groups:
+        if not entries:
+            continue
+        lines.append(title)
+        for head, setting in entries:
+            lines.append(f"  {head}")
+            text = f"{setting.help} {_remarks(setting)}".strip()
+            lines += textwrap.wrap(
+                text,
+                _WIDTH,
+                initial_indent=" " * 6,
+                subsequent_indent=" " * 6,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def markdown(table: Sequence[Setting]) -> str:
+    """The settings as a table for the documentation."""
+    rows = ["| Flag | Environment | Default | Meaning |", "| --- | --- | --- | --- |"]
+    for setting in table:
+        cells = (
+            f"`{_synopsis(setting)}`" if setting.flag else "",
+            f"`{_variable(setting)}`" if setting.env else "",
+            _shown(setting.default),
+            setting.help + (" May be repeated." if setting.repeatable else ""),
+        )
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _synopsis(setting: Setting) -> str:
+    if setting.switch:
+        return setting.flag or ""
+    return f"{setting.flag} {setting.metavar or setting.name.upper()}"
+
+
+def _variable(setting: Setting) -> str:
+    return f"{setting.env} or {setting.env}_FILE" if setting.secret else setting.env or ""
+
+
+def _remarks(setting: Setting) -> str:
+    remarks = []
+    default = _shown(setting.default)
+    if default and not setting.switch:
+        remarks.append(f"default {default}")
+    if setting.flag and setting.env:
+        remarks.append(f"or {_variable(setting)}")
+    if setting.repeatable:
+        remarks.append("may be repeated")
+    return f"[{'; '.join(remarks)}]" if remarks else ""
+
+
+def _shown(default: object) -> str:
+    if default is None or default == "" or default == ():
+        return ""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, float) and default.is_integer():
+        return str(int(default))
+    if isinstance(default, tuple):
+        return ", ".join(map(str, default))
+    return str(default)
