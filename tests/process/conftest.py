@@ -1,0 +1,15 @@
+"""What the process tests stand on: a scene in a short directory, cleaned up whatever happens."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.scene import Scene
+
+
+@pytest.fixture
+def scene(short_tmp: Path) -> Iterator[Scene]:
+    """A home, the fake `hermes`, peers and answers; at the end no daemon said a traceback."""
+    with Scene(str(short_tmp)) as made:
+        yield made
