@@ -17,7 +17,7 @@ _VIRAMA = 9
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the longest start of ``text`` of at most ``limit`` UTF-16 units that ends between characters.
+    """Return the longest start of ``text`` within ``limit`` UTF-16 units that breaks no character.
 
     A surrogate pair, a combining sequence, a ZWJ sequence, an emoji with its modifier and a flag
     stay whole; a single character longer than the limit gives the empty string. ``text`` holds no
@@ -33,6 +33,11 @@ def cut(text: str, limit: int) -> str:
     while not _ends_character(text, end):
         end -= 1
     return text[:end]
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return ``text`` if it fits in ``limit`` UTF-16 units, else its start and an ellipsis."""
+    return text if utf16_len(text) <= limit else cut(text, limit - 1) + "…"
 
 
 def _ends_character(text: str, end: int) -> bool:

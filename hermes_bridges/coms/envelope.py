@@ -1,4 +1,4 @@
-"""The lines of the coms socket: what a peer may send, and what is sent to it (contract section 4)."""
+"""The lines of the coms socket, as they come from peers and go to them (contract section 4)."""
 
 import re
 from collections.abc import Mapping

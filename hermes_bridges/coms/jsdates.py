@@ -70,7 +70,7 @@ def _is_day(number: int) -> bool:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970 in the Gregorian calendar, of any year; a day 31 runs on where there is none."""
+    """Days since 1970, Gregorian, of any year; a day 31 runs on where there is none."""
     years = year + 4800 - (month <= 2)
     # Months counted from March, so that the leap day is the last of its year.
     months = (month + 9) % 12
