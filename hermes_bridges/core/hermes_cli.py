@@ -320,5 +320,6 @@ def _read_active_profile(root: str) -> str:
 
 def _clean(text: str) -> bytes:
     """What can stand in an argv: no NUL, a surrogate pair joined, a lone one replaced."""
-    units = text.replace("\0", "").encode("utf-16-le", "surrogatepass")
-    return units.decode("utf-16-le", "replace").encode("utf-8")
+    # "utf-16" needs no codec module, whose loading fails when descriptors are short.
+    units = text.replace("\0", "").encode("utf-16", "surrogatepass")
+    return units.decode("utf-16", "replace").encode()

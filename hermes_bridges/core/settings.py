@@ -88,17 +88,16 @@ def _read_flags(
 ) -> dict[str, list[str]]:
     flags = {setting.flag: setting for setting in table if setting.flag}
     given: dict[str, list[str]] = {}
-    repeated: set[str] = set()
     words = list(reversed(argv))
     while words:
         word = words.pop()
         flag, equals, text = word.partition("=")
         if not word.startswith("-") or word in ("-", "--"):
-            faults.append(f"unexpected argument: {word}")
+            faults.append(f"unexpected argument: {_one_line(word)}")
             continue
         setting = flags.get(flag)
         if setting is None:
-            faults.append(f"unknown flag: {flag}")
+            faults.append(f"unknown flag: {_one_line(flag)}")
             # What follows is most likely its value: not a second fault.
             if not equals and words and not words[-1].startswith("-"):
                 words.pop()
@@ -115,13 +114,14 @@ def _read_flags(
                 faults.append(f"{flag} needs a value")
                 continue
         texts = given.setdefault(setting.name, [])
-        if texts and not setting.repeatable:
-            if flag not in repeated:
-                repeated.add(flag)
-                faults.append(f"{flag} may only be specified once")
-            continue
         texts.append(text)
+        if len(texts) == 2 and not setting.repeatable:
+            faults.append(f"{flag} may only be specified once")
     return given
+
+
+def _one_line(word: str) -> str:
+    return " ".join(word.split())[:_WIDTH]
 
 
 def _read_variable(
@@ -167,33 +167,35 @@ def _read_secret(path: str) -> str:
 
 
 def usage(program: str, table: Sequence[Setting], intro: str) -> str:
-    """The text of ``--help``, wrapped at 80 columns."""
+    """The text of ``--help``, wrapped at 80 columns; indented paragraphs of ``intro`` stay."""
     # Only --help needs it, and every start would pay.
     import textwrap
 
     lines = [f"usage: {program} [flags]", ""]
-    for paragraph in intro.strip().split("\n\n"):
-        lines += [*textwrap.wrap(" ".join(paragraph.split()), _WIDTH), ""]
+    for paragraph in intro.strip("\n").split("\n\n"):
+        text = paragraph.rstrip()
+        lines += [text] if text.startswith(" ") else textwrap.wrap(" ".join(text.split()), _WIDTH)
+        lines.append("")
+    margin = " " * 6
+    wrapper = textwrap.TextWrapper(
+        _WIDTH,
+        initial_indent=margin,
+        subsequent_indent=margin,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     groups = (
         ("flags:", [(_synopsis(setting), setting) for setting in table if setting.flag]),
         ("environment:", [(_variable(s), s) for s in table if s.env and not s.flag]),
     )
     for title, entries in groups:
-        if not entries:
-            continue
-        lines.append(title)
+        if entries:
+            lines.append(title)
         for head, setting in entries:
             lines.append(f"  {head}")
-            text = f"{setting.help} {_remarks(setting)}".strip()
-            lines += textwrap.wrap(
-                text,
-                _WIDTH,
-                initial_indent=" " * 6,
-                subsequent_indent=" " * 6,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        lines.append("")
+            lines += wrapper.wrap(f"{setting.help}{_remarks(setting)}")
+        if entries:
+            lines.append("")
     return "\n".join(lines)
 
 
@@ -201,11 +203,12 @@ def markdown(table: Sequence[Setting]) -> str:
     """The settings as a table for the documentation."""
     rows = ["| Flag | Environment | Default | Meaning |", "| --- | --- | --- | --- |"]
     for setting in table:
+        default = _shown(setting.default)
         cells = (
             f"`{_synopsis(setting)}`" if setting.flag else "",
             f"`{_variable(setting)}`" if setting.env else "",
-            _shown(setting.default),
-            setting.help + (" May be repeated." if setting.repeatable else ""),
+            f"`{default}`" if default else "",
+            setting.help,
         )
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"
@@ -214,7 +217,8 @@ def markdown(table: Sequence[Setting]) -> str:
 def _synopsis(setting: Setting) -> str:
     if setting.switch:
         return setting.flag or ""
-    return f"{setting.flag} {setting.metavar or setting.name.upper()}"
+    more = " ..." if setting.repeatable else ""
+    return f"{setting.flag} {setting.metavar or setting.name.upper()}{more}"
 
 
 def _variable(setting: Setting) -> str:
@@ -222,15 +226,11 @@ def _variable(setting: Setting) -> str:
 
 
 def _remarks(setting: Setting) -> str:
-    remarks = []
-    default = _shown(setting.default)
-    if default and not setting.switch:
-        remarks.append(f"default {default}")
+    default = "" if setting.switch else _shown(setting.default)
+    remarks = [f"default: {default}"] if default else []
     if setting.flag and setting.env:
         remarks.append(f"or {_variable(setting)}")
-    if setting.repeatable:
-        remarks.append("may be repeated")
-    return f"[{'; '.join(remarks)}]" if remarks else ""
+    return f" ({'; '.join(remarks)})" if remarks else ""
 
 
 def _shown(default: object) -> str:
