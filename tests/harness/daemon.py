@@ -308,6 +308,7 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | None = None
         self.journal = journal.Journal(os.path.join(home.journals, "daemons.ndjson"))
         self.runs: list[str] = []
+        self.begun = self.started = 0.0  # monotonic: when it was started, when it was ready
 
     # Life
 
@@ -326,7 +327,7 @@ class Daemon:
         number = len(os.listdir(self.home.journals))
         self.runs.append(os.path.join(self.home.journals, f"stderr-{number}-{id(self)}.txt"))
         with open(self.runs[-1], "xb") as stderr:
-            self._note("start")
+            self.begun = self._note("start")
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -347,7 +348,7 @@ class Daemon:
             return self.ready_line() is not None and self.entry() is not None
 
         wait(is_ready, deadline, "ready line and registry entry")
-        self._note("ready")
+        self.started = self._note("ready")
 
     def ready_line(self) -> tuple[str, str, str] | None:
         """(name, project, to) of this run's ready line."""
@@ -404,9 +405,9 @@ class Daemon:
             self.kill()
         self.journal.close()
 
-    def _note(self, what: str, **fields: Any) -> None:
+    def _note(self, what: str, **fields: Any) -> float:
         pid = self.process.pid if self.process is not None else None
-        self.journal.note(what, pid=pid, project=self.project, name=self.name, **fields)
+        return self.journal.note(what, pid=pid, project=self.project, name=self.name, **fields)
 
     def pid_and_code(self) -> str:
         code = self.process.poll() if self.process is not None else None

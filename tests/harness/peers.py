@@ -224,6 +224,12 @@ class Peer:
         more.setdefault("sender_name", self.name)
         return wire.prompt(qid or wire.ulid(), text, self.path, **more)
 
+    def open_line(self, endpoint: str) -> wire.Line:
+        """A raw connection to the daemon that stays open until the peers are closed."""
+        line = wire.Line(endpoint)
+        self.peers.lines.append(line)
+        return line
+
     def prepare(
         self,
         text: str,
@@ -368,6 +374,7 @@ class Peers:
     def __init__(self, home: Home) -> None:
         self.home = home
         self.all: list[Peer] = []
+        self.lines: list[wire.Line] = []
         self._journals: dict[str, Journal] = {}
         self._selector = selectors.DefaultSelector()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -606,6 +613,8 @@ class Peers:
                 key.fileobj.close()
         for sock in self._unread:
             sock.close()
+        for line in self.lines:
+            line.close()
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)

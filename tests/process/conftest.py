@@ -13,3 +13,5 @@ def scene(short_tmp: Path) -> Iterator[Scene]:
     """A home, the fake `hermes`, peers and answers; at the end no daemon said a traceback."""
     with Scene(str(short_tmp)) as made:
         yield made
+        for daemon in made.daemons:  # shown with a failure
+            print(f"{daemon.name}@{daemon.project} said:\n{daemon.all_stderr()[-4000:]}")

@@ -1,0 +1,37 @@
+"""Many prompts at one moment."""
+
+import pytest
+
+from tests.harness import judge
+from tests.harness.daemon import wait
+from tests.harness.scene import Scene
+from tests.process.traffic import assert_good
+
+PROMPTS = 500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_500_prompts_at_once_are_all_answered_once(scene: Scene) -> None:
+    daemon = scene.daemon()
+    peers = scene.peers
+    pis = [peers.pi() for _ in range(10)]
+    askers = [pis[i // 2 % 10] if i % 2 else peers.one_shot() for i in range(PROMPTS)]
+    questions = [peer.prepare(f"Question {i}?") for i, peer in enumerate(askers)]
+    phone = scene.phone(lambda call: "yes to " + call.text.split("?")[0][-3:])
+
+    peers.burst(questions, daemon)
+    refused = [question for question in questions if not question.acked]
+    assert not refused, f"{len(refused)} were not acked, such as {refused[0].reply}"
+    assert daemon.ping() < 1.0, "others are served meanwhile"
+    wait(lambda: all(question.responses for question in questions), 200, "all are answered")
+
+    assert phone.idle
+    assert len(scene.hermes.calls(kind="question")) == PROMPTS
+    assert scene.hermes.most_at_once() <= 2, "never more children than --max-sends"
+    assert daemon.stop() == 0
+    peers.close()
+    report = dict(scene.verdict(final=True))
+    assert_good(report)
+    assert report["counts"]["responses"] == PROMPTS
+    assert judge.leftovers(scene.home.path) == []
