@@ -164,6 +164,7 @@ class _Child:
         assert process.stdout is not None and process.stderr is not None
         self._process = process
         self._clock = clock
+        self._pipes = (process.stdout, process.stderr)
         self._outputs = (_Output(process.stdout), _Output(process.stderr))
         self._pidfd = -1
         self._exited_at: float | None = None
@@ -239,6 +240,7 @@ class _Child:
 
     def _exit_status(self) -> tuple[int | None, int | None]:
         if self._exited_at is None:
+            # Killed and still there: stuck in the kernel. Popen reaps it at some later start.
             return None, None
         try:
             os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
@@ -251,9 +253,8 @@ class _Child:
 
     def _close(self) -> None:
         self._selector.close()
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+        for pipe in self._pipes:
+            pipe.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
 

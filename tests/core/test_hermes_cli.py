@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import signal
@@ -662,6 +663,18 @@ def test_a_limit_is_counted_by_the_given_clock(stage: Stage) -> None:
     result, took = timed(lambda: cli.run([], 9))
     assert result.timed_out
     assert took < 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_killed_command_that_does_not_go_holds_nobody(stage: Stage) -> None:
+    # By this clock each wait is over before the kernel could report anything.
+    stage.shell("exec sleep 60")
+    hours = itertools.count()
+    cli = HermesCli(stage.environ, clock=lambda: next(hours) * 3600.0)
+    result, took = timed(lambda: cli.run([], 5))
+    assert result == Result(timed_out=True)
+    assert took < 2
+    assert os.waitid(os.P_ALL, 0, os.WEXITED) is not None
 
 
 def test_no_descriptor_and_no_zombie_is_left(stage: Stage) -> None:
