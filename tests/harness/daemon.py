@@ -15,9 +15,10 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from . import journal, wire
 
@@ -268,6 +269,12 @@ class Hermes:
         return most
 
 
+def _pump(pipe: IO[bytes], path: str) -> None:
+    with pipe, open(path, "ab", buffering=0) as file:
+        while chunk := os.read(pipe.fileno(), 65536):
+            file.write(chunk)
+
+
 class Daemon:
     """One daemon process and everything to be seen of it from outside."""
 
@@ -280,8 +287,11 @@ class Daemon:
         environ: Mapping[str, str | None] | None = None,
         command: Iterable[str] = COMMAND,
         umask: int = -1,
+        pump: bool = False,
     ) -> None:
-        """environ: additions to the environment below; a value of None takes a name out."""
+        """environ: additions to the environment below; a value of None takes a name out.
+        pump: stdout and stderr go through a pipe, for a daemon that may not write to files.
+        """
         self.home = home
         self.project = project
         self.name = name
@@ -305,6 +315,7 @@ class Daemon:
             else:
                 self.environ[key] = value
         self.umask = umask
+        self.pump = pump
         self.process: subprocess.Popen[bytes] | None = None
         self.journal = journal.Journal(os.path.join(home.journals, "daemons.ndjson"))
         self.runs: list[str] = []
@@ -331,12 +342,15 @@ class Daemon:
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
+                stdout=subprocess.PIPE if self.pump else stderr,
+                stderr=subprocess.STDOUT,
                 env=self.environ,
                 cwd=self.home.path,
                 umask=self.umask,
             )
+        if self.process.stdout is not None:
+            arguments = (self.process.stdout, self.runs[-1])
+            threading.Thread(target=_pump, args=arguments, name="pump", daemon=True).start()
         if ready:
             self.wait_ready(deadline)
         return self

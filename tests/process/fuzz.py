@@ -73,7 +73,7 @@ ODD_LINES = [
     b"GET / HTTP/1.1",
     b"\x00" * 100,
 ]
-TYPES = ["prompt", "cancel", "ping", "response", "ack", "", "PROMPT", None, 1, [], {}]
+TYPES: list[Any] = ["prompt", "cancel", "ping", "response", "ack", "", "PROMPT", None, 1, [], {}]
 
 
 @dataclass

@@ -19,17 +19,19 @@ def test_kills_at_random_moments_lose_nothing(
 ) -> None:
     """Judged by the journals of the peers, the answer writer and the fake `hermes` alone."""
     chance = random.Random(SEED)
-    scene.hermes.rule(delay=(0.0, 0.2))
+    scene.hermes.rule(delay=(0.0, 0.15))
     daemon = scene.daemon("--poll-ms", "200")
     traffic = Traffic(scene, SEED)
     phone = scene.phone(Replies(SEED), delay=(0.0, 0.5), seed=SEED, write=mixed_writer(scene, SEED))
     traffic.start()
-    for _ in range(counts(30, 200)):
+    for number in range(counts(30, 200)):
+        traffic.rate = 30 if number % 2 else 6
         time.sleep(chance.uniform(0.0, 1.2))  # also before it is ready
         daemon.kill()
         daemon.start(ready=False)
     daemon.wait_ready()
     assert set(scene.home.entries()) >= {"user-remote"}, "the next start has the same name"
+    assert "another" not in daemon.all_stderr(), "its own remains are no other daemon"
     traffic.close()
     phone.close()
     report = settle(scene, daemon)

@@ -34,17 +34,42 @@ def assert_gone(scene: Scene, daemon: Daemon) -> None:
     assert len(home.records()) == len(names), "every record can be read"
 
 
+def state_of(scene: Scene, qid: str) -> object:
+    return scene.home.records().get(qid, {}).get("state")
+
+
 @pytest.mark.parametrize("number", STOPS)
 def test_each_signal_ends_it_and_the_next_start_goes_on(scene: Scene, number: int) -> None:
     daemon = scene.daemon()
     question = scene.peers.pi().ask("Still there?")
     scene.hermes.wait_sent(question.qid)
-    wait(lambda: scene.home.events(question.qid, "delivered"), what="delivered is known")
+    wait(lambda: state_of(scene, question.qid) == "delivered", what="delivered is known")
     assert daemon.stop(number) == 0
     assert_gone(scene, daemon)
     assert list(scene.home.open_records()) == [question.qid]
     scene.answers.write(question.qid, "yes")
     daemon.start()
+    assert question.wait()["response"] == {"kind": "freeform", "text": "yes"}
+    assert len(scene.hermes.calls(question.qid)) == 1, "it was delivered, and is not sent again"
+    assert daemon.stop() == 0
+
+
+def test_after_a_kill_the_next_start_takes_over(scene: Scene) -> None:
+    """The same name, all open questions, and not a word of another daemon."""
+    daemon = scene.daemon()
+    first = daemon.entry()
+    question = scene.peers.pi().ask("Still there?")
+    wait(lambda: state_of(scene, question.qid) == "delivered", what="delivered is known")
+    daemon.kill()
+    daemon.start()
+    assert set(scene.home.entries()) == {"user-remote"}
+    second = daemon.entry()
+    assert first and second and first["session_id"] != second["session_id"]
+    own = os.path.basename(second["endpoint"])
+    peer = os.path.basename(scene.peers.all[0].path)
+    assert set(os.listdir(scene.home.sockets)) == {own, peer}, "its stale socket is removed"
+    assert "another" not in daemon.all_stderr()
+    scene.answers.write(question.qid, "yes")
     assert question.wait()["response"] == {"kind": "freeform", "text": "yes"}
     assert len(scene.hermes.calls(question.qid)) == 1, "it was delivered, and is not sent again"
     assert daemon.stop() == 0
