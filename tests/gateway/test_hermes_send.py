@@ -126,6 +126,20 @@ class Gateway:
             timeout=SENT_WITHIN,
         )
 
+    def check(self, *flags: str) -> tuple[int, str]:
+        """The exit code of ``--check`` and what it said."""
+        environ = self.scene.daemon(*flags, start=False, environ=self.environ).environ
+        done = subprocess.run(
+            [*COMMAND, "--check", *flags],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SENT_WITHIN,
+        )
+        return done.returncode, done.stdout + done.stderr
+
     def arrived(self, question: Question, sign: str = "❓") -> str:
         """The message about that question that begins with ``sign``, once the chat shows it."""
 
@@ -159,7 +173,8 @@ def gateway(
     with Scene(str(short_tmp)) as scene:
         yield Gateway(scene, telegram, version)
         for daemon in scene.daemons:  # and with it every hermes that still runs
-            assert daemon.stop() == 0
+            if daemon.running:
+                assert daemon.stop() == 0
     # The daemon's own messages, not those of the control cases, which are forgotten.
     count = sum("HUB-Q:" in text for text in telegram.messages())
     record_property(delivered.PROPERTY, f"{version}={count}")
@@ -195,6 +210,7 @@ def test_nothing_that_a_prompt_contains_is_attached(gateway: Gateway, version: s
     for copies, question in asked:
         text = gateway.arrived(question)
         assert text.endswith(f"↩ Reply to this message, or type: HUB-Q:{question.qid}: <answer>")
+        gateway.assert_nothing_leaked()
         cut = [name for name in private.names if text.count(name) < copies]
         assert not cut, f"not all of the table arrived: {text}"
     gateway.assert_nothing_leaked()
@@ -305,14 +321,16 @@ def test_a_hermes_without_send_is_remembered_and_named(gateway: Gateway) -> None
     assert "0.19" in response["error"]
     assert len(gateway.scene.home.events(event="delivery_error")) == begun + 1
     assert gateway.telegram.calls == []
-    checked = subprocess.run(
-        [*COMMAND, "--check"],
-        env=daemon.environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SENT_WITHIN,
-    )
-    assert checked.returncode != 0
-    assert re.search(r"hermes.*send", checked.stdout + checked.stderr)
+    assert "0.19" in daemon.stderr()
+    code, said = gateway.check()
+    assert code == 1
+    assert re.search("^missing: .*send.*0\\.19", said, re.MULTILINE)
+
+
+@each_version
+def test_a_check_tells_whether_the_profile_can_send(gateway: Gateway) -> None:
+    code, said = gateway.check()
+    assert (code, "ok: hermes can send" in said) == (0, True), said
+    code, said = gateway.check("--hermes-profile", "nobody")
+    assert code == 1
+    assert re.search("^missing: profile nobody .*does not exist", said, re.MULTILINE), said
