@@ -96,7 +96,7 @@ class HermesCli:
                 env=self._environ,
                 process_group=0,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:
             return Result(error=self._start_error(error))
         return _Child(process, self._clock).follow(limit, stop)
 
@@ -117,7 +117,7 @@ class HermesCli:
         paths = [os.path.join(folder, PROGRAM) for folder in os.get_exec_path(self._environ)]
         return [path for path in paths if os.path.isfile(path)]
 
-    def _start_error(self, error: OSError) -> str:
+    def _start_error(self, error: OSError | ValueError) -> str:
         found = next(iter(self._candidates()), None)
         if isinstance(error, FileNotFoundError):
             if found is None:
@@ -125,7 +125,8 @@ class HermesCli:
             return f"{found} could not be started: the interpreter it names is missing"
         if isinstance(error, PermissionError):
             return f"{found or PROGRAM + ' on PATH'} is not executable"
-        return f"{PROGRAM} could not be started: {error.strerror or error}"
+        reason = error.strerror if isinstance(error, OSError) else "unusable environment"
+        return f"{PROGRAM} could not be started: {reason}"
 
 
 class _Output:

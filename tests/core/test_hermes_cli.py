@@ -326,6 +326,15 @@ def test_an_argument_that_the_kernel_refuses_is_told(stage: Stage) -> None:
     assert error == "hermes could not be started: Argument list too long"
 
 
+@pytest.mark.parametrize("value", ["a\0b", "\ud83d"])
+def test_an_environment_that_cannot_be_passed_is_told_without_its_values(
+    stage: Stage, value: str
+) -> None:
+    stage.environ["SECRET"] = value
+    result = stage.shell("exit 0").run(["send"], 10)
+    assert result == Result(error="hermes could not be started: unusable environment")
+
+
 def test_the_first_hermes_on_the_path_is_found_and_run(stage: Stage) -> None:
     cli = stage.shell("echo me")
     assert cli.find() == str(stage.program)
