@@ -35,7 +35,7 @@ class Waker:
         """
         milliseconds: float | None = None
         if timeout is not None:
-            # Rounded up: a wait that ends just before its due time would be turned in a spin.
+            # Rounded up: a wait that ends just before its due time would turn into a spin.
             milliseconds = -(-max(0.0, min(timeout, _LONGEST_WAIT)) * 1000 // 1)
         if not self._poll.poll(milliseconds):
             return False
