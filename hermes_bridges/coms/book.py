@@ -1,0 +1,242 @@
+"""All questions of one daemon, open, replying and closed, and what of them is on disk."""
+
+import heapq
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from hermes_bridges.coms import envelope
+from hermes_bridges.coms.admission import Admission
+from hermes_bridges.coms.inquiry import CLOSED, REPLYING, Inquiry, from_record
+from hermes_bridges.coms.records import Body, Record, Records
+from hermes_bridges.coms.replier import Outcome, Replied, Reply
+from hermes_bridges.core.eventlog import iso_now
+from hermes_bridges.core.status import Status
+
+CLOSED_MAX = 1_000
+
+_log = logging.getLogger("hermes_bridges.coms")
+
+
+class Book:
+    """Owned by the coms.desk thread (by the main thread until that runs).
+
+    A question is in one of three places: ``open`` until its outcome is known, ``replying`` until
+    its asker has the response, ``closed`` for the last 1,000. ``reply`` hands a response on.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        admission: Admission,
+        reply: Callable[[Reply], None],
+        status: Status,
+        endpoint: str,
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.open: dict[str, Inquiry] = {}
+        self.replying: dict[str, Inquiry] = {}
+        self.closed: OrderedDict[str, str] = OrderedDict()
+        self._records = records
+        self._admission = admission
+        self._reply = reply
+        self._status = status
+        self._endpoint = endpoint
+        self._wall = wall
+        self._deadlines: list[tuple[float, str]] = []
+        self._unsaved: set[str] = set()
+
+    def standing(self, qid: str) -> str:
+        """``open``, ``closed``, ``elsewhere`` (another daemon's, or not to be judged), ``unknown``."""
+        if qid in self.open:
+            return "open"
+        if qid in self.replying or qid in self.closed:
+            return "closed"
+        return "unknown" if self._records.find(qid) is None else "elsewhere"
+
+    def taken_elsewhere(self, qid: str) -> bool:
+        """Whether another daemon has an open question of that id."""
+        if qid in self.closed:
+            return False
+        record = self._records.find(qid)
+        return record is not None and record.state != CLOSED
+
+    def outcome(self, qid: str) -> str:
+        """How a question ended that is replying or closed."""
+        inquiry = self.replying.get(qid)
+        return str(inquiry.outcome) if inquiry is not None else self.closed[qid]
+
+    def enter(self, inquiry: Inquiry) -> None:
+        """Take a new question; it is recorded before anything is done for it."""
+        self.closed.pop(inquiry.qid, None)
+        self._hold(inquiry)
+        self.save(inquiry)
+
+    def save(self, inquiry: Inquiry, *, durable: bool = True) -> bool:
+        """Bring a record up to date; what cannot be written now is tried again later."""
+        saved = self._records.save(inquiry.qid, inquiry.state, inquiry.body(), durable=durable)
+        if saved:
+            self._unsaved.discard(inquiry.qid)
+        else:
+            self._unsaved.add(inquiry.qid)
+        return saved
+
+    def save_again(self) -> None:
+        """Try what could not be recorded; stops at the first that still cannot."""
+        for qid in list(self._unsaved):
+            inquiry = self.open.get(qid) or self.replying.get(qid)
+            if inquiry is None:
+                self._unsaved.discard(qid)
+            elif not self.save(inquiry):
+                return
+
+    def settle(self, inquiry: Inquiry, outcome: str, response: object, error: str | None) -> bool:
+        """Fix the outcome, record it, then hand the response on; whether it is recorded."""
+        del self.open[inquiry.qid]
+        inquiry.outcome, inquiry.response, inquiry.error = outcome, response, error
+        inquiry.state = REPLYING
+        saved = self.save(inquiry)
+        self._admission.settled(inquiry.qid)
+        self._send(inquiry)
+        return saved
+
+    def withdraw(self, inquiry: Inquiry) -> None:
+        """Close an open question that its asker cancelled: no response."""
+        del self.open[inquiry.qid]
+        inquiry.outcome = "cancelled"
+        self._close(inquiry)
+
+    def forbid(self, qid: str) -> None:
+        """A settled question was cancelled: its response must not be sent after a restart."""
+        inquiry = self.replying.get(qid)
+        if inquiry is not None:
+            self._records.save(qid, CLOSED, self._closed_body(inquiry))
+
+    def replied(self, replied: Replied) -> Inquiry | None:
+        """A response is done with: close its question and return it."""
+        if replied.outcome not in (Outcome.ACKED, Outcome.CANCELLED):
+            self._status.count(f"reply_lost_{replied.outcome.value}")
+            _log.warning("response to question %s given up: %s", replied.qid, replied.outcome.value)
+        inquiry = self.replying.pop(replied.qid, None)
+        if inquiry is not None:
+            self._close(inquiry)
+        return inquiry
+
+    def refuse(self, qid: str, endpoint: str, error: str) -> None:
+        """Answer a prompt that does not become a question with an error."""
+        self._reply(Reply(qid, endpoint, self._line(qid, None, error)))
+
+    def note_sent(self, qid: str, phase: str) -> None:
+        """A note that the record promises was sent, or is not to be tried again."""
+        inquiry = self.replying.get(qid)
+        if inquiry is not None and inquiry.note == phase:
+            inquiry.note = None
+            self.save(inquiry, durable=False)
+        elif qid in self.closed:
+            body: Body = {"outcome": self.closed[qid], "closed_at": self._wall()}
+            self._records.save(qid, CLOSED, body, durable=False)
+
+    def expired(self, now: float) -> Iterator[Inquiry]:
+        """The open questions whose time is over."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, qid = heapq.heappop(self._deadlines)
+            inquiry = self.open.get(qid)
+            # The entry may be of a question that was settled, or of an earlier one of that id.
+            if inquiry is not None and inquiry.deadline <= now:
+                yield inquiry
+
+    def next_deadline(self) -> float | None:
+        """When the next question may run out of time."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def adopt(self, now: float) -> list[Inquiry]:
+        """Take over what a dead daemon of this project and name left.
+
+        Responses that were due are handed on; returns the open questions and those whose note was
+        not sent. Each record has this daemon as its owner before another one can look.
+        """
+        adopted: list[Inquiry] = []
+        closed: list[tuple[float, str, str]] = []
+        with self._records.adopting():
+            for record in self._records.adoptable():
+                if record.state == CLOSED:
+                    closed.append(_closed_fields(record))
+                    if isinstance(record.body.get("note"), str):
+                        adopted.append(self._closed_inquiry(record))
+                else:
+                    inquiry = self._take_over(record, now)
+                    if inquiry is not None:
+                        adopted.append(inquiry)
+        for _, qid, outcome in sorted(closed):
+            self._remember(qid, outcome)
+        return adopted
+
+    def _take_over(self, record: Record, now: float) -> Inquiry | None:
+        try:
+            inquiry = from_record(record)
+        except ValueError as error:
+            self._records.damaged(record.qid, str(error))
+            return None
+        inquiry.resumes(now, self._wall())
+        note, inquiry.note = inquiry.note, None
+        # A note is sent once more at most: from here on the record does not ask for it.
+        self.save(inquiry, durable=False)
+        inquiry.note = note
+        self._admission.admit(inquiry.qid, inquiry.endpoint, settled=inquiry.state == REPLYING)
+        if inquiry.state == REPLYING:
+            self._send(inquiry)
+        else:
+            self._hold(inquiry)
+        return inquiry
+
+    def _closed_inquiry(self, record: Record) -> Inquiry:
+        inquiry = Inquiry(record.qid, "", (), "")
+        inquiry.state = CLOSED
+        inquiry.note = str(record.body["note"])
+        inquiry.limit_ms = float(str(record.body.get("limit_ms", 0)))
+        _, _, inquiry.outcome = _closed_fields(record)
+        body: Body = {"outcome": inquiry.outcome, "closed_at": record.body.get("closed_at")}
+        self._records.save(record.qid, CLOSED, body, durable=False)
+        return inquiry
+
+    def _hold(self, inquiry: Inquiry) -> None:
+        self.open[inquiry.qid] = inquiry
+        heapq.heappush(self._deadlines, (inquiry.deadline, inquiry.qid))
+
+    def _send(self, inquiry: Inquiry) -> None:
+        self.replying[inquiry.qid] = inquiry
+        line = self._line(inquiry.qid, inquiry.response, inquiry.error)
+        self._reply(Reply(inquiry.qid, inquiry.endpoint, line))
+
+    def _line(self, qid: str, response: object, error: str | None) -> bytes:
+        session = self._records.owner.session
+        return envelope.response(qid, session, self._endpoint, iso_now(), response, error)
+
+    def _close(self, inquiry: Inquiry) -> None:
+        self._records.save(inquiry.qid, CLOSED, self._closed_body(inquiry), durable=False)
+        self._remember(inquiry.qid, str(inquiry.outcome))
+        self._admission.closed(inquiry.qid)
+
+    def _closed_body(self, inquiry: Inquiry) -> Body:
+        body: Body = {"outcome": inquiry.outcome, "closed_at": self._wall()}
+        if inquiry.note is not None:
+            body.update(note=inquiry.note, limit_ms=inquiry.limit_ms)
+        return body
+
+    def _remember(self, qid: str, outcome: str) -> None:
+        self.closed[qid] = outcome
+        self.closed.move_to_end(qid)
+        while len(self.closed) > CLOSED_MAX:
+            oldest, _ = self.closed.popitem(last=False)
+            self._records.remove(oldest)
+
+
+def _closed_fields(record: Record) -> tuple[float, str, str]:
+    at, outcome = record.body.get("closed_at"), record.body.get("outcome")
+    return (
+        float(at) if isinstance(at, (int, float)) else 0.0,
+        record.qid,
+        outcome if isinstance(outcome, str) else "unknown",
+    )

@@ -1,0 +1,290 @@
+"""The one who decides: prompts, cancels, deadlines and answers (contract sections 5 and 6)."""
+
+import logging
+import selectors
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from hermes_bridges.coms import questions
+from hermes_bridges.coms.answers import Answers, Found
+from hermes_bridges.coms.book import Book
+from hermes_bridges.coms.courier import Sent
+from hermes_bridges.coms.dispatch import Dispatch
+from hermes_bridges.coms.envelope import Prompt, is_ulid
+from hermes_bridges.coms.inquiry import Inquiry
+from hermes_bridges.coms.judge import Accept, Judge, Late, Leave, Reject, Unreadable
+from hermes_bridges.coms.peer import Asked, Cancelled
+from hermes_bridges.coms.replier import Replied
+from hermes_bridges.coms.settings import Settings
+from hermes_bridges.coms.telegramtext import telegram_text
+from hermes_bridges.coms.watch import DirectoryWatch
+from hermes_bridges.core.eventlog import EventLog
+from hermes_bridges.core.status import Status
+from hermes_bridges.core.waker import Waker
+
+Item = Asked | Cancelled | Sent | Replied
+
+# Items that may wait before prompts are nacked.
+INBOX_MAX = 10_000
+# Items taken from the inbox in one turn, so that answers and deadlines have theirs.
+TURN = 256
+# Seconds between tries to record what could not be recorded.
+RECORD_AGAIN = 5.0
+# Characters of a name in the event log.
+NAME_SHOWN = 256
+
+_log = logging.getLogger("hermes_bridges.coms")
+
+
+class Inbox:
+    """What the other threads have for the desk: ``put`` and ``full`` from any thread.
+
+    Prompts are refused when it is full; everything else is bounded by the open questions.
+    """
+
+    def __init__(self) -> None:
+        self.waker = Waker()
+        self._items: SimpleQueue[Item] = SimpleQueue()
+
+    def put(self, item: Item) -> None:
+        """Take an item; never blocks."""
+        self._items.put(item)
+        self.waker.wake()
+
+    def full(self) -> bool:
+        """Whether too much waits for a prompt to be taken."""
+        return self._items.qsize() >= INBOX_MAX
+
+    def take(self) -> Item | None:
+        """The next item, if any."""
+        try:
+            return self._items.get_nowait()
+        except Empty:
+            return None
+
+
+class Desk:
+    """A stage: the sole owner of all questions.
+
+    ``beat`` keeps the registry entry fresh; it gets the time and the number of open questions,
+    and returns when it is next due.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        inbox: Inbox,
+        book: Book,
+        dispatch: Dispatch,
+        log: EventLog,
+        status: Status,
+        beat: Callable[[float, int], float],
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._inbox = inbox
+        self._book = book
+        self._dispatch = dispatch
+        self._log = log
+        self._status = status
+        self._beat = beat
+        self._wall = wall
+        self._poll = settings.poll_ms / 1000
+        self._answers = Answers(settings.questions_dir)
+        self._judge = Judge(
+            self._answers,
+            book.standing,
+            poll=self._poll,
+            allowed=settings.allow_from,
+            wall=wall,
+        )
+        self._watch = DirectoryWatch(settings.questions_dir)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(inbox.waker.fileno(), selectors.EVENT_READ)
+        watched = self._watch.fileno()
+        if watched is not None:
+            self._selector.register(watched, selectors.EVENT_READ)
+        self._scan_due = self._beat_due = self._save_due = float("-inf")
+
+    def adopt(self, now: float) -> None:
+        """Go on with what a dead daemon of this name left; before the socket listens."""
+        for inquiry in self._book.adopt(now):
+            self._dispatch.resume(inquiry)
+
+    def step(self, now: float) -> float | None:
+        """One turn: what came in, deadlines, answers, sends, upkeep."""
+        more = self._take_in(now)
+        for inquiry in self._book.expired(now):
+            self._expire(inquiry)
+        if self._watch.changed(now) or now >= self._scan_due:
+            self._scan(now)
+        self._dispatch.pump()
+        self._keep_up(now)
+        if more:
+            return now
+        due = (self._scan_due, self._beat_due, self._book.next_deadline(), self._watch.due(now))
+        return min(moment for moment in due if moment is not None)
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait for an item or a change in the questions directory."""
+        self._selector.select(timeout)
+        self._inbox.waker.drain()
+
+    def stop(self) -> None:
+        """End the wait."""
+        self._inbox.waker.wake()
+
+    def close(self) -> None:
+        """Let go; the records say everything that is to be known."""
+        self._selector.close()
+        self._watch.close()
+
+    def _take_in(self, now: float) -> bool:
+        """Handle items; whether more may wait."""
+        for _ in range(TURN):
+            item = self._inbox.take()
+            if item is None:
+                return False
+            if isinstance(item, Asked):
+                self._asked(item.prompt, now)
+            elif isinstance(item, Cancelled):
+                self._cancelled(item.qid)
+            elif isinstance(item, Sent):
+                self._dispatch.sent(item)
+            else:
+                self._replied(item)
+        return True
+
+    def _asked(self, prompt: Prompt, now: float) -> None:
+        qid = prompt.msg_id
+        if not is_ulid(qid):
+            self._status.count("prompt_bad_qid")
+            self._book.refuse(qid, prompt.sender_endpoint, questions.bad_qid_error())
+            return
+        if self._book.taken_elsewhere(qid):
+            self._status.count("prompt_taken")
+            error = "msg_id belongs to an open question of another bridge"
+            self._book.refuse(qid, prompt.sender_endpoint, error)
+            return
+        inquiry = self._inquiry(prompt, now)
+        self._book.enter(inquiry)
+        self._status.count("questions")
+        self._log.append("question_received", qid, {"from": _shown(prompt.sender_name)})
+        self._dispatch.ask(inquiry)
+
+    def _inquiry(self, prompt: Prompt, now: float) -> Inquiry:
+        asked = questions.parse_prompt(prompt.prompt, prompt.sender_name, prompt.sender_cwd)
+        inquiry = Inquiry(
+            prompt.msg_id,
+            prompt.sender_endpoint,
+            tuple(option.title for option in asked.options),
+            telegram_text(prompt.msg_id, self._settings.project, asked),
+        )
+        inquiry.sender_session = prompt.sender_session
+        inquiry.sender_name = prompt.sender_name
+        inquiry.sender_cwd = prompt.sender_cwd
+        limit_ms = self._settings.timeout_ms
+        if prompt.reply_timeout_ms is not None and not self._settings.timeout_given:
+            limit_ms = prompt.reply_timeout_ms
+        inquiry.starts(now, self._wall(), limit_ms)
+        return inquiry
+
+    def _cancelled(self, qid: str) -> None:
+        inquiry = self._book.open.get(qid)
+        if inquiry is None:
+            self._book.forbid(qid)
+            return
+        inquiry.note = "cancel_note" if inquiry.sends else None
+        self._book.withdraw(inquiry)
+        self._status.count("cancelled")
+        self._log.append("cancelled", qid, {"reason": "cancel envelope"})
+        self._dispatch.note(inquiry)
+
+    def _expire(self, inquiry: Inquiry) -> None:
+        limit = inquiry.limit_ms
+        inquiry.note = "timeout_note" if inquiry.sends else None
+        self._book.settle(inquiry, "timeout", None, questions.timeout_error(limit))
+        self._status.count("timeout")
+        # A whole number, as the other side's JSON would have it.
+        shown = int(limit) if limit.is_integer() else limit
+        self._log.append("timeout", inquiry.qid, {"timeout_ms": shown})
+        self._dispatch.note(inquiry)
+
+    def _replied(self, replied: Replied) -> None:
+        inquiry = self._book.replied(replied)
+        if inquiry is not None and inquiry.answer_file is not None:
+            self._answers.remove(inquiry.answer_file)
+
+    def _scan(self, now: float) -> None:
+        self._scan_due = now + self._poll
+        for found in self._answers.scan(now):
+            again = self._decide(found)
+            if again is not None:
+                self._scan_due = min(self._scan_due, now + again)
+
+    def _decide(self, found: Found) -> float | None:
+        """Do what is right with an entry; returns in how many seconds it must be seen again."""
+        verdict = self._judge.decide(found)
+        if isinstance(verdict, Leave):
+            return verdict.seconds
+        if isinstance(verdict, Accept):
+            self._answered(found.name, verdict)
+        elif isinstance(verdict, Late):
+            self._late(found.name, verdict.qid)
+        elif isinstance(verdict, Reject):
+            self._rejected(found.name, verdict)
+        else:
+            self._unreadable(found.name, verdict)
+        return None
+
+    def _answered(self, name: str, accepted: Accept) -> None:
+        inquiry = self._book.open[accepted.qid]
+        response = questions.map_answer(accepted.answer.text, inquiry.titles)
+        if self._book.settle(inquiry, "answered", response, None):
+            self._answers.remove(name)
+        else:
+            # The file is all that would survive a kill; it goes once the asker has the answer.
+            inquiry.answer_file = name
+            self._answers.ignore(name)
+        self._status.count("answered")
+        by = _shown(accepted.answer.answered_by)
+        self._log.append("answered", accepted.qid, {"answered_by": by})
+
+    def _late(self, name: str, qid: str) -> None:
+        if self._answers.remove(name):
+            self._status.count("late_answer")
+            self._log.append("late_answer", qid, {"state": self._book.outcome(qid)})
+            self._dispatch.tell(qid, "late_note", questions.late_note(qid))
+
+    def _rejected(self, name: str, reject: Reject) -> None:
+        self._answers.remove(name)
+        self._status.count(f"answer_rejected_{reject.reason}")
+        # A name is bytes to the system; what is no UTF-8 of it becomes a question mark.
+        shown = name.encode("utf-8", "replace").decode()
+        self._log.append("answer_rejected", reject.qid, {"reason": reject.reason, "file": shown})
+        inquiry = self._book.open.get(reject.qid)
+        if reject.tell and inquiry is not None and not inquiry.rejection_told:
+            inquiry.rejection_told = True
+            note = questions.reject_note(reject.qid, reject.reason)
+            self._dispatch.tell(reject.qid, "reject_note", note)
+
+    def _unreadable(self, name: str, verdict: Unreadable) -> None:
+        self._answers.ignore(name)
+        self._status.count("answer_unreadable")
+        _log.error("an answer file cannot be read: %s", verdict.reason)
+
+    def _keep_up(self, now: float) -> None:
+        if now >= self._beat_due:
+            self._beat_due = self._beat(now, len(self._book.open))
+        if now >= self._save_due:
+            self._save_due = now + RECORD_AGAIN
+            self._book.save_again()
+        self._status.set("open", len(self._book.open))
+        self._status.set("replying", len(self._book.replying))
+        self._dispatch.report()
+
+
+def _shown(text: str | None) -> str | None:
+    return None if text is None else text[:NAME_SHOWN]

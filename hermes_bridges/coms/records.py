@@ -1,0 +1,231 @@
+"""The questions on disk: ``pending/<qid>.json``, one small file each (contract section 6)."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from hermes_bridges.coms.envelope import is_ulid
+from hermes_bridges.core import files
+from hermes_bridges.errors import BridgeError, FileRefused
+
+VERSION = 1
+# An envelope's line is at most 64 Ki units, a response line too; JSON escapes can double them.
+RECORD_MAX = 1024 * 1024
+
+Body = dict[str, object]
+
+_log = logging.getLogger("hermes_bridges.coms")
+
+
+class Owner(NamedTuple):
+    """The daemon that answers for a question."""
+
+    project: str
+    name: str
+    session: str
+
+
+NOBODY = Owner("", "", "")
+
+
+class Record(NamedTuple):
+    """A record that was read: whose it is, and all its fields."""
+
+    qid: str
+    owner: Owner
+    state: str
+    body: Body
+
+
+class Records:
+    """The record files of all daemons under one HOME; each writes only its own.
+
+    A daemon holds a lock file for its whole life, ``.owner-<session>.lock``: an owner whose lock
+    is free is dead, however it ended and whoever has its process number now.
+    Owned by the coms.desk thread once that runs.
+    """
+
+    def __init__(self, directory: str, owner: Owner, count: Callable[[str], None]) -> None:
+        self.directory = directory
+        self.owner = owner
+        self._count = count
+        self._lock_fd = -1
+        self._failing = False
+        self._told: set[str] = set()
+
+    def open(self) -> list[str]:
+        """Make the directory, take the owner's lock, clear what dead daemons left.
+
+        Returns the sessions of dead daemons whose locks were found. Raises OSError.
+        """
+        files.private_dir(self.directory)
+        self._lock_fd = self._claim()
+        files.remove_stale_temps(self.directory)
+        return self._clear_dead_locks()
+
+    def close(self) -> None:
+        """Give the owner's lock back; the records stay."""
+        if self._lock_fd >= 0:
+            with contextlib.suppress(OSError):
+                files.remove(self._lock_path(self.owner.session))
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    @contextlib.contextmanager
+    def adopting(self) -> Iterator[None]:
+        """Hold the lock under which records change owner."""
+        path = os.path.join(self.directory, ".adopt.lock")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def adoptable(self) -> list[Record]:
+        """The records of this project and name whose owner is dead; call under ``adopting()``."""
+        mine = []
+        alive: dict[str, bool] = {self.owner.session: True}
+        for file_name in os.listdir(self.directory):
+            qid, _, ending = file_name.partition(".")
+            if ending != "json" or not is_ulid(qid):
+                continue
+            record = self.find(qid)
+            if record is None or record.owner[:2] != self.owner[:2]:
+                continue
+            session = record.owner.session
+            if session not in alive:
+                alive[session] = self.is_alive(session)
+            if not alive[session]:
+                mine.append(record)
+        return mine
+
+    def find(self, qid: str) -> Record | None:
+        """The record of a question, whoever owns it; a damaged one is moved aside.
+
+        One that must not be touched (unreadable, or of a newer version) belongs to ``NOBODY``.
+        """
+        path = self._path(qid)
+        try:
+            raw = files.read_capped(path, RECORD_MAX)
+        except FileNotFoundError:
+            return None
+        except (OSError, FileRefused) as error:
+            self._tell(qid, f"record of question {qid} cannot be read: {error}")
+            return Record(qid, NOBODY, "unreadable", {})
+        try:
+            return _decode(qid, raw)
+        except _NewerVersion:
+            self._tell(qid, f"record of question {qid} is of a newer version and is left alone")
+            return Record(qid, NOBODY, "newer", {})
+        except ValueError as error:
+            self.damaged(qid, str(error))
+            return None
+
+    def damaged(self, qid: str, reason: str) -> None:
+        """Move a record aside that is not what it must be."""
+        self._count("record_damaged")
+        with contextlib.suppress(OSError):
+            aside = files.set_aside(self._path(qid))
+            _log.error("record of question %s is damaged (%s); moved to %s", qid, reason, aside)
+
+    def save(self, qid: str, state: str, body: Body, *, durable: bool = True) -> bool:
+        """Write a record of this daemon; False when that is not possible now (told once)."""
+        owner = self.owner._asdict()
+        whole = {"v": VERSION, "qid": qid, "state": state, "owner": owner, **body}
+        raw = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+        try:
+            # Text was cleaned on its way in; "replace" is for what an old record may hold.
+            files.write_atomic(self._path(qid), raw.encode("utf-8", "replace"), durable=durable)
+        except OSError as error:
+            self._count("record_failed")
+            if not self._failing:
+                self._failing = True
+                _log.error("questions cannot be recorded, they are kept in memory: %s", error)
+            return False
+        if self._failing:
+            self._failing = False
+            _log.warning("questions can be recorded again")
+        return True
+
+    def remove(self, qid: str) -> None:
+        """Forget a closed question."""
+        with contextlib.suppress(OSError):
+            files.remove(self._path(qid))
+
+    def is_alive(self, session: str) -> bool:
+        """Whether the daemon of that session still runs."""
+        try:
+            fd = os.open(self._lock_path(session), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            # Shared, so that two daemons that look at once do not take each other for the owner.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def _claim(self) -> int:
+        path = self._lock_path(self.owner.session)
+        made = f"{path}.new"
+        fd = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        # Locked before it has its name: nobody ever sees it free while this daemon lives.
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.rename(made, path)
+        return fd
+
+    def _clear_dead_locks(self) -> list[str]:
+        dead = []
+        for file_name in os.listdir(self.directory):
+            session = file_name.removeprefix(".owner-").removesuffix(".lock")
+            if file_name != f".owner-{session}.lock" or not is_ulid(session):
+                continue
+            if session != self.owner.session and not self.is_alive(session):
+                dead.append(session)
+                with contextlib.suppress(OSError):
+                    files.remove(self._lock_path(session))
+        return dead
+
+    def _path(self, qid: str) -> str:
+        return os.path.join(self.directory, f"{qid}.json")
+
+    def _lock_path(self, session: str) -> str:
+        return os.path.join(self.directory, f".owner-{session}.lock")
+
+    def _tell(self, qid: str, message: str) -> None:
+        if qid not in self._told:
+            self._told.add(qid)
+            self._count("record_unreadable")
+            _log.error("%s", message)
+
+
+class _NewerVersion(BridgeError):
+    """A record that a later release wrote."""
+
+
+def _decode(qid: str, raw: bytes) -> Record:
+    try:
+        body = json.loads(raw)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(body, dict):
+        raise ValueError("not a JSON object")
+    version = body.get("v")
+    if isinstance(version, int) and version > VERSION:
+        raise _NewerVersion
+    owner, state = body.get("owner"), body.get("state")
+    if version != VERSION or body.get("qid") != qid or not isinstance(state, str):
+        raise ValueError("not a record of this question")
+    if not isinstance(owner, dict):
+        raise ValueError("no owner")
+    parts = [owner.get(part) for part in Owner._fields]
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError("owner is incomplete")
+    return Record(qid, Owner(*(str(part) for part in parts)), state, body)
