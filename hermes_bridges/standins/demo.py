@@ -43,6 +43,9 @@ class Child:
         self.name = name
         self.said = ""
         self.ended = False
+        self.may_end = True
+        """False while its end, whatever the exit code, would be a failure."""
+        self._untold = ""
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -61,10 +64,13 @@ class Child:
 
     def read(self) -> None:
         piece = os.read(self.fileno(), 65536).decode(errors="replace")
-        self.ended = not piece
         self.said += piece
-        if piece:
-            tell(self.name, piece)
+        self.ended = not piece
+        whole, newline, self._untold = (self._untold + piece).rpartition("\n")
+        if newline:
+            tell(self.name, whole)
+        if self.ended and self._untold:
+            tell(self.name, self._untold)
 
     def wait(self) -> int:
         """Its exit code, once it has closed its output."""
@@ -137,6 +143,8 @@ class Stage:
         child.read()
         if child.ended:
             self._selector.unregister(child)
+            if not child.may_end:
+                raise DemoFailed(f"the {child.name} ended, exit code {child.wait()}")
 
     def _message(self) -> None:
         text = self._phone.receive()
@@ -162,7 +170,7 @@ class Stage:
         if not piece:
             self._selector.unregister(TERMINAL)
             self._auto = True
-            tell("demo", "nobody can type here, so the phone answers by itself")
+            tell("demo", "Nobody can type here, so the phone answers by itself.")
             self._phone.say(AUTO_ANSWER)
         elif b"\n" in self._typed:
             self._take_line()
@@ -186,22 +194,24 @@ class Stage:
 
 def coms(stage: Stage, auto: bool) -> None:
     """One question that is answered, and one that is taken back."""
+    tell("demo", "1. The bridge joins the pool as the peer user-remote.")
     bridge = stage.start("bridge", "--project", PROJECT, "--to", "telegram:42")
-    stage.until(lambda: "listening" in bridge.said or bridge.ended, "the bridge was not ready")
-    if bridge.ended:
-        raise DemoFailed(f"the bridge ended at its start, exit {bridge.wait()}")
+    bridge.may_end = False
+    stage.until(lambda: "listening" in bridge.said, "the bridge was not ready")
 
+    tell("demo", "2. A peer asks; the phone shows the question; the reply goes back.")
     text = "Which region shall the release go to first?"
     options = ("--option", "Europe", "--option", "Asia", "--option", "nowhere today")
     asker = stage.start("asker", "ask", "user-remote", text, *options, "--project", PROJECT)
     if not auto:
-        tell("demo", "you are the person with the phone: type a number or any text, then Enter")
+        tell("demo", "You are the person with the phone: type a number or any text, and Enter.")
     stage.until(lambda: asker.ended, "the asker had no reply", PATIENCE if auto else None)
     if (code := asker.wait()) != 0:
         raise DemoFailed(f"the first question was not answered: the asker's exit code is {code}")
     if auto and "Asia" not in asker.said:
         raise DemoFailed("the reply is not the option that was chosen")
 
+    tell("demo", "3. A peer asks and takes its question back; the phone is told.")
     limit = SECOND_LIMIT[auto]
     text = f"Still there? In {limit // 1000} s I ask no longer."
     more = ("--timeout", str(limit), "--project", PROJECT)
@@ -213,6 +223,8 @@ def coms(stage: Stage, auto: bool) -> None:
     elif code != 0 or auto:
         raise DemoFailed(f"the second question ended oddly: the asker's exit code is {code}")
 
+    tell("demo", "4. The bridge is stopped.")
+    bridge.may_end = True
     bridge.terminate()
     stage.until(lambda: bridge.ended, "the bridge did not stop", STOP_SECONDS)
     if (code := bridge.wait()) != 0:
@@ -220,7 +232,7 @@ def coms(stage: Stage, auto: bool) -> None:
     left = [path.name for path in (stage.home / ".pi/coms").rglob("*") if _is_a_trace(path)]
     if left:
         raise DemoFailed(f"the bridge left behind: {', '.join(left)}")
-    tell("bridge", "stopped, exit code 0; its entry and its socket are gone")
+    tell("bridge", "(exit code 0; its entry and its socket are gone)")
 
 
 def _is_a_trace(path: Path) -> bool:
@@ -229,8 +241,7 @@ def _is_a_trace(path: Path) -> bool:
 
 def tell(who: str, text: str) -> None:
     """Lines to the terminal, each with the name of who says it."""
-    lines = text.rstrip("\n").split("\n")
-    print("\n".join(f"{who:>6} │ {line}" for line in lines), flush=True)
+    print("\n".join(f"{who:>6} │ {line}".rstrip() for line in text.split("\n")), flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -261,7 +272,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if stage is not None:
             stage.close()
         shutil.rmtree(home, ignore_errors=True)
-    tell("demo", "all went as it should, and nothing is left of it")
+    tell("demo", "All went as it should, and nothing is left of it.")
     return 0
 
 
