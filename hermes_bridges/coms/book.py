@@ -49,7 +49,7 @@ class Book:
         self._unsaved: set[str] = set()
 
     def standing(self, qid: str) -> str:
-        """Tell ``open``, ``closed``, ``elsewhere`` (another daemon's, or not to judge), ``unknown``."""
+        """Tell ``open``, ``closed``, ``elsewhere`` (of another daemon, or unclear), ``unknown``."""
         if qid in self.open:
             return "open"
         if qid in self.replying or qid in self.closed:

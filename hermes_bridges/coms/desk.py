@@ -171,7 +171,8 @@ class Desk:
         inquiry = self._inquiry(prompt, now)
         self._book.enter(inquiry)
         self._status.count("questions")
-        self._log.append("question_received", qid, {"from": _shown(prompt.sender_name)})
+        sender = {} if prompt.sender_name is None else {"from": _shown(prompt.sender_name)}
+        self._log.append("question_received", qid, sender)
         self._dispatch.ask(inquiry)
 
     def _inquiry(self, prompt: Prompt, now: float) -> Inquiry:
@@ -286,5 +287,5 @@ class Desk:
         self._dispatch.report()
 
 
-def _shown(text: str | None) -> str | None:
-    return None if text is None else text[:NAME_SHOWN]
+def _shown(text: str) -> str:
+    return text[:NAME_SHOWN]
