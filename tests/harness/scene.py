@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from . import judge
 from .answers import Answers, Phone
 from .daemon import Call, Daemon, Hermes, Home
 from .peers import Peers
+
+
+class Closing(Protocol):
+    def close(self) -> None: ...
 
 
 class Scene:
@@ -24,7 +28,7 @@ class Scene:
         self.answers = Answers(self.home)
         self.peers = Peers(self.home)
         self.daemons: list[Daemon] = []
-        self.phones: list[Phone] = []
+        self.threads: list[Closing] = []  # ended before the daemons and the peers
 
     def daemon(self, *flags: str, start: bool = True, **options: Any) -> Daemon:
         """A daemon with these flags; `options` as for `Daemon`. Started and ready unless told."""
@@ -35,7 +39,7 @@ class Scene:
     def phone(self, reply: Callable[[Call], str | None], **options: Any) -> Phone:
         """A human who answers what is delivered; `options` as for `Phone`."""
         phone = Phone(self.hermes, self.answers, reply, **options)
-        self.phones.append(phone)
+        self.threads.append(phone)
         phone.start()
         return phone
 
@@ -45,8 +49,8 @@ class Scene:
 
     def close(self) -> None:
         try:
-            for phone in self.phones:
-                phone.close()
+            for thread in self.threads:
+                thread.close()
         finally:
             try:
                 for daemon in self.daemons:

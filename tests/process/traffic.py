@@ -34,6 +34,7 @@ class Traffic(threading.Thread):
         self.error: BaseException | None = None
         self._ended = threading.Event()
         self._count = 0
+        scene.threads.append(self)
 
     def run(self) -> None:
         try:
@@ -72,7 +73,8 @@ class Traffic(threading.Thread):
 
     def close(self) -> None:
         self._ended.set()
-        self.join(10)
+        if self.ident is not None:
+            self.join(10)
         if self.error is not None:
             raise self.error
 
