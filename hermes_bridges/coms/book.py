@@ -15,6 +15,7 @@ from hermes_bridges.core.eventlog import iso_now
 from hermes_bridges.core.status import Status
 
 CLOSED_MAX = 1_000
+DEADLINES_SPARE = 1_000
 
 _log = logging.getLogger("hermes_bridges.coms")
 
@@ -47,6 +48,8 @@ class Book:
         self._wall = wall
         self._deadlines: list[tuple[float, str]] = []
         self._unsaved: set[str] = set()
+        # Closed questions whose record still promises a note.
+        self._owing: set[str] = set()
 
     def standing(self, qid: str) -> str:
         """Tell ``open``, ``closed``, ``elsewhere`` (of another daemon, or unclear), ``unknown``."""
@@ -71,6 +74,7 @@ class Book:
     def enter(self, inquiry: Inquiry) -> None:
         """Take a new question; it is recorded before anything is done for it."""
         self.closed.pop(inquiry.qid, None)
+        self._owing.discard(inquiry.qid)
         self._hold(inquiry)
         self.save(inquiry)
 
@@ -134,7 +138,8 @@ class Book:
         if inquiry is not None and inquiry.note == phase:
             inquiry.note = None
             self.save(inquiry, durable=False)
-        elif qid in self.closed:
+        elif qid in self._owing:
+            self._owing.discard(qid)
             body: Body = {"outcome": self.closed[qid], "closed_at": self._wall()}
             self._records.save(qid, CLOSED, body, durable=False)
 
@@ -204,6 +209,10 @@ class Book:
     def _hold(self, inquiry: Inquiry) -> None:
         self.open[inquiry.qid] = inquiry
         heapq.heappush(self._deadlines, (inquiry.deadline, inquiry.qid))
+        if len(self._deadlines) > 2 * len(self.open) + DEADLINES_SPARE:
+            # Settled questions leave theirs behind, which may be due in years.
+            self._deadlines = [(held.deadline, held.qid) for held in self.open.values()]
+            heapq.heapify(self._deadlines)
 
     def _send(self, inquiry: Inquiry) -> None:
         self.replying[inquiry.qid] = inquiry
@@ -217,6 +226,8 @@ class Book:
     def _close(self, inquiry: Inquiry) -> None:
         self._records.save(inquiry.qid, CLOSED, self._closed_body(inquiry), durable=False)
         self._remember(inquiry.qid, str(inquiry.outcome))
+        if inquiry.note is not None:
+            self._owing.add(inquiry.qid)
         self._admission.closed(inquiry.qid)
 
     def _closed_body(self, inquiry: Inquiry) -> Body:
@@ -230,6 +241,7 @@ class Book:
         self.closed.move_to_end(qid)
         while len(self.closed) > CLOSED_MAX:
             oldest, _ = self.closed.popitem(last=False)
+            self._owing.discard(oldest)
             self._records.remove(oldest)
 
 

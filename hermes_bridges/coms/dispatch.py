@@ -145,6 +145,9 @@ class Dispatch:
         inquiry = self._book.open.get(qid)
         if inquiry is None or inquiry.state not in (RECEIVED, SENDING):
             return False
+        if self._missing is not None:
+            self._undeliverable(inquiry, self._missing)
+            return False
         inquiry.state = SENDING
         inquiry.sends += 1
         self._book.save(inquiry, durable=False)

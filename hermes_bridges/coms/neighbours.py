@@ -4,7 +4,7 @@ import os
 
 from hermes_bridges.coms.presence import MODEL
 from hermes_bridges.coms.records import Records
-from hermes_bridges.coms.registry import Registry, valid_project
+from hermes_bridges.coms.registry import Registry, listens, valid_project
 
 
 def foreign_bridges(coms_dirs: frozenset[str], records: Records) -> list[str]:
@@ -22,7 +22,8 @@ def foreign_bridges(coms_dirs: frozenset[str], records: Records) -> list[str]:
             registry = Registry(coms_dir, project)
             for entry in registry.entries():
                 session = entry.get("session_id")
-                if entry.get("model") != MODEL or not registry.is_alive(entry):
+                # A killed one of ours looks alive for a while, but nothing listens any more.
+                if entry.get("model") != MODEL or not listens(str(entry["endpoint"])):
                     continue
                 if not isinstance(session, str) or not records.is_alive(session):
                     found.append(f"{entry['name']}@{project}")
