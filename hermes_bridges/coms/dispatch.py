@@ -81,6 +81,8 @@ class Dispatch:
             self._log.append("delivery_unknown", inquiry.qid, {"phase": "question"})
             if inquiry.sends < SENDS_MAX:
                 self.ask(inquiry)
+        else:
+            inquiry.text = ""
 
     def note(self, inquiry: Inquiry) -> None:
         """Send the note that a settled or cancelled question owes the human."""
@@ -95,18 +97,15 @@ class Dispatch:
         if self._missing is None and self._notes < NOTES_MAX:
             self._notes += 1
             self._waiting.append(Job(qid, phase, text))
-            return
-        self._status.count("note_dropped")
-        _log.warning("%s of question %s dropped", phase, qid)
-        self._book.note_sent(qid, phase)
+        else:
+            self._drop_note(qid, phase)
 
     def pump(self) -> None:
         """Begin what may begin now."""
         while not self._stopping.is_set() and (job := self._next()) is not None:
-            if job.phase == "question" and not self._begin_question(job.qid):
-                continue
-            self._running.add(job.qid)
-            self._jobs.put(job)
+            if self._may_begin(job):
+                self._running.add(job.qid)
+                self._jobs.put(job)
 
     def sent(self, sent: Sent) -> None:
         """A courier is through with a job."""
@@ -139,6 +138,19 @@ class Dispatch:
                 self._notes -= job.phase != "question"
                 return job
         return None
+
+    def _may_begin(self, job: Job) -> bool:
+        if job.phase == "question":
+            return self._begin_question(job.qid)
+        if self._missing is not None:
+            self._drop_note(job.qid, job.phase)
+            return False
+        return True
+
+    def _drop_note(self, qid: str, phase: str) -> None:
+        self._status.count("note_dropped")
+        _log.warning("%s of question %s dropped", phase, qid)
+        self._book.note_sent(qid, phase)
 
     def _begin_question(self, qid: str) -> bool:
         """Record that a send begins; False when the question was closed before its turn."""
