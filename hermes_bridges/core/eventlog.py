@@ -142,10 +142,10 @@ class EventLog:
 
     def _is_torn(self, size: int) -> bool:
         for _ in range(3):
-            if not size or os.pread(self._fd, 1, size - 1) in (b"\n", b""):
+            if not size or os.pread(self._fd, 1, size - 1) == b"\n":
                 return False
-            # Another process may be in the middle of its write. The kernel lets nobody set the mode
-            # until that is over, so the next look sees the whole line.
+            # Perhaps another process is in the middle of its write. The kernel lets nobody set the
+            # mode until that is over, so the next look sees the whole line.
             os.fchmod(self._fd, 0o600)
             size = os.fstat(self._fd).st_size
         return True

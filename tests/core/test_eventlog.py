@@ -730,6 +730,7 @@ def test_KH17_a_writer_that_is_killed_leaves_a_log_that_goes_on(path: Path) -> N
         log.close()
         assert readable(path)[-1] == f"after {turn}"
     qids = readable(path)
+    assert [qid for qid in qids if str(qid).startswith("after")] == [f"after {n}" for n in range(8)]
     for turn in range(8):
         numbers = [int(str(qid).split("-")[1]) for qid in qids if str(qid).startswith(f"{turn}-")]
         assert numbers == list(range(len(numbers)))
