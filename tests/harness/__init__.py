@@ -9,6 +9,7 @@ written by hand from the contract, so that they can disagree with it.
     daemon.py       Home, Hermes (the rules), Daemon (start, stop, kill, look inside), wait()
     peers.py        askers and receivers of every kind
     answers.py      writes answer files, well and badly; Phone answers what was delivered
+    lag.py          how long a process waits for a processor here
     scene.py        one of each, tied together and cleaned up
     judge.py        reads the journals alone and says whether a question was mistreated
 """

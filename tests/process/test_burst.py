@@ -1,11 +1,14 @@
 """Many prompts at one moment."""
 
+import time
+
 import pytest
 
 from tests.harness import judge
 from tests.harness.daemon import wait
+from tests.harness.lag import Lag
 from tests.harness.scene import Scene
-from tests.process.traffic import assert_good
+from tests.process.traffic import assert_good, settle
 
 PROMPTS = 500
 
@@ -35,3 +38,24 @@ def test_500_prompts_at_once_are_all_answered_once(scene: Scene) -> None:
     assert_good(report)
     assert report["counts"]["responses"] == PROMPTS
     assert judge.leftovers(scene.home.path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_kill_just_after_a_burst_loses_no_question(scene: Scene) -> None:
+    """What was acked is on record within the accepted window, however many came at once."""
+    scene.hermes.rule(delay=0.5, times=2)
+    daemon = scene.daemon()
+    pis = [scene.peers.pi() for _ in range(10)]
+    questions = [pis[i % 10].prepare(f"Question {i}?") for i in range(PROMPTS)]
+    with Lag() as lag:
+        scene.peers.burst(questions, daemon)
+        assert all(question.acked for question in questions)
+        time.sleep(judge.WINDOW + lag.worst)
+        daemon.kill()
+    recorded = len(scene.home.records())
+    assert recorded == PROMPTS, f"{recorded} of {PROMPTS} questions are on record"
+    daemon.start()
+    report = settle(scene, daemon, limit=100, window=0.0)
+    assert_good(report)
+    assert report["counts"]["responses"] == PROMPTS

@@ -105,10 +105,12 @@ def mixed_writer(scene: Scene, seed: int) -> Any:
     return write
 
 
-def settle(scene: Scene, daemon: Daemon, limit: float = 30.0) -> dict[str, Any]:
+def settle(
+    scene: Scene, daemon: Daemon, limit: float = 30.0, window: float = judge.WINDOW
+) -> dict[str, Any]:
     """Answers what is open, stops, starts and stops once more; returns the judge's report.
 
-    Afterwards no question is open, and no file is left over.
+    Afterwards no question is open, and no file is left over. `window` as for the judge.
     """
     home, answers = scene.home, scene.answers
     given = {n["qid"] for n in _notes(scene) if n["what"] == "answer" and n["valid"]}
@@ -137,7 +139,7 @@ def settle(scene: Scene, daemon: Daemon, limit: float = 30.0) -> dict[str, Any]:
     scene.peers.close()
     daemon.start()
     assert daemon.stop() == 0
-    report = dict(scene.verdict(final=True))
+    report = dict(scene.verdict(final=True, window=window))
     report["leftovers"] = judge.leftovers(home.path, home.given_coms_dir)
     return report
 
