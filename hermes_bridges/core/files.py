@@ -78,7 +78,8 @@ def remove_stale_temps(directory: str) -> int:
     """Remove what killed writers left behind in a directory, and say how many files that were.
 
     Only names of ``write_atomic`` whose process is gone or had our own pid: call it before this
-    process writes there. A directory that is not there holds none. Raises OSError.
+    process writes there. One that cannot be removed stays, as it does no harm. A directory that is
+    not there holds none. Raises OSError when it cannot be listed.
     """
     removed = 0
     try:
@@ -88,7 +89,8 @@ def remove_stale_temps(directory: str) -> int:
     for name in names:
         match = _TEMP_NAME.fullmatch(name)
         if match and not _runs_beside_us(int(match[1])):
-            removed += remove(os.path.join(directory, name))
+            with suppress(OSError):
+                removed += remove(os.path.join(directory, name))
     return removed
 
 

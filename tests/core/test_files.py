@@ -351,6 +351,16 @@ def test_a_temp_of_a_process_of_another_user_is_left_alone(
     assert files.remove_stale_temps(str(tmp_path)) == 0
 
 
+def test_what_cannot_be_removed_does_not_keep_the_others(tmp_path: Path) -> None:
+    gone = ended_pid()
+    for number in range(4):
+        (tmp_path / f".state.json.{gone}-{number}.tmp").touch()
+    (tmp_path / f".state.json.{gone}-2.tmp").unlink()
+    (tmp_path / f".state.json.{gone}-2.tmp").mkdir()
+    assert files.remove_stale_temps(str(tmp_path)) == 3
+    assert names_in(tmp_path) == [f".state.json.{gone}-2.tmp"]
+
+
 def test_a_directory_that_is_not_there_holds_no_temps(tmp_path: Path) -> None:
     assert files.remove_stale_temps(str(tmp_path / "none")) == 0
 
