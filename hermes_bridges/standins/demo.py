@@ -25,7 +25,7 @@ from hermes_bridges.standins.phone import Phone
 PROJECT = "demo"
 PATIENCE = 30.0  # seconds for anything that no person has to do
 STOP_SECONDS = 5.0
-SECOND_LIMIT = {True: 2000, False: 6000}  # ms until the second question is taken back; with --auto
+SECOND_LIMIT = {True: 2000, False: 4000}  # ms until the second question is taken back; with --auto
 AUTO_ANSWER = "2"
 TERMINAL = 0
 NOT_FOR_CHILDREN = ("PI_", "HERMES_", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
@@ -98,6 +98,7 @@ class Stage:
         self._auto = auto
         self._children: list[Child] = []
         self._typed = b""
+        self._answered = False
         self._selector = selectors.PollSelector()
         (self.home / "bin").mkdir()
         hermes_command.install(str(self.home / "bin"))
@@ -156,7 +157,7 @@ class Stage:
 
     def _listen_to_person(self) -> None:
         """Lines are taken only while a question is open, so that none typed ahead is lost."""
-        if self._typed:
+        if b"\n" in self._typed:
             self._take_line()
         elif TERMINAL not in self._selector.get_map():
             self._selector.register(TERMINAL, selectors.EVENT_READ, self._type)
@@ -166,22 +167,26 @@ class Stage:
             piece = os.read(TERMINAL, 65536)
         except OSError:
             piece = b""
-        self._typed += piece
-        if not piece:
+        if piece:
+            self._typed += piece
+        elif self._typed:
+            self._typed += b"\n"
+        elif self._answered:
             self._selector.unregister(TERMINAL)
-            self._auto = True
+        else:
             tell("demo", "Nobody can type here, so the phone answers by itself.")
-            self._phone.say(AUTO_ANSWER)
-        elif b"\n" in self._typed:
+            self._typed = AUTO_ANSWER.encode() + b"\n"
+        if b"\n" in self._typed:
             self._take_line()
 
     def _take_line(self) -> None:
         line, _, self._typed = self._typed.partition(b"\n")
-        if self._phone.say(line.decode(errors="replace")):
-            if TERMINAL in self._selector.get_map():
-                self._selector.unregister(TERMINAL)
-        else:
+        if not self._phone.say(line.decode(errors="replace")):
             self._listen_to_person()
+            return
+        self._answered = True
+        if TERMINAL in self._selector.get_map():
+            self._selector.unregister(TERMINAL)
 
     def close(self) -> None:
         for child in self._children:
@@ -200,8 +205,8 @@ def coms(stage: Stage, auto: bool) -> None:
     stage.until(lambda: "listening" in bridge.said, "the bridge was not ready")
 
     tell("demo", "2. A peer asks; the phone shows the question; the reply goes back.")
-    text = "Which region shall the release go to first?"
-    options = ("--option", "Europe", "--option", "Asia", "--option", "nowhere today")
+    text = "Which region goes first?"
+    options = ("--option", "Europe", "--option", "Asia", "--option", "none")
     asker = stage.start("asker", "ask", "user-remote", text, *options, "--project", PROJECT)
     if not auto:
         tell("demo", "You are the person with the phone: type a number or any text, and Enter.")
@@ -213,7 +218,7 @@ def coms(stage: Stage, auto: bool) -> None:
 
     tell("demo", "3. A peer asks and takes its question back; the phone is told.")
     limit = SECOND_LIMIT[auto]
-    text = f"Still there? In {limit // 1000} s I ask no longer."
+    text = f"Still there? I wait {limit // 1000} s."
     more = ("--timeout", str(limit), "--project", PROJECT)
     asker = stage.start("asker", "ask", "user-remote", text, *more)
     stage.until(lambda: asker.ended, "the second question did not end")
