@@ -141,7 +141,7 @@ class Dispatch:
 
     def _may_begin(self, job: Job) -> bool:
         if job.phase == "question":
-            return self._begin_question(job.qid)
+            return self._begin_question(job)
         if self._missing is not None:
             self._drop_note(job.qid, job.phase)
             return False
@@ -152,10 +152,13 @@ class Dispatch:
         _log.warning("%s of question %s dropped", phase, qid)
         self._book.note_sent(qid, phase)
 
-    def _begin_question(self, qid: str) -> bool:
+    def _begin_question(self, job: Job) -> bool:
         """Record that a send begins; False when the question was closed before its turn."""
-        inquiry = self._book.open.get(qid)
+        inquiry = self._book.open.get(job.qid)
         if inquiry is None or inquiry.state not in (RECEIVED, SENDING):
+            return False
+        if inquiry.text != job.text:
+            # It was closed, and its qid is in use again.
             return False
         if self._missing is not None:
             self._undeliverable(inquiry, self._missing)
@@ -168,6 +171,9 @@ class Dispatch:
     def _question_sent(self, job: Job, result: Result) -> None:
         # A question that was settled meanwhile stays as it is; only the log hears of its send.
         inquiry = self._book.open.get(job.qid)
+        if inquiry is not None and inquiry.state != SENDING:
+            # Its qid is in use again, and the new question's own send is still to come.
+            inquiry = None
         if result.code == 0:
             self._log.append("delivered", job.qid, {"to": self._settings.to})
             if inquiry is not None:
