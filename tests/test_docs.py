@@ -1,0 +1,97 @@
+"""The documents tell the truth: links lead somewhere, and the commands of the README run."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hermes_bridges.standins import hermes_command
+from tests.conftest import ROOT, wait
+
+PAGES = [ROOT / "README.md", ROOT / "CHANGES.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Each command of the README, and the test that runs it.
+COMMANDS = {
+    "bin/demo": "test_the_demo_runs",
+    "bin/test": "test_the_launcher_of_the_tests_runs",
+    "python3 -m venv ~/hermes-bridges": "tests/test_packaging.py",
+    "~/hermes-bridges/bin/pip install .": "tests/test_packaging.py",
+    "~/hermes-bridges/bin/bridge-coms --check": "test_the_bridge_and_its_client_run",
+    "~/hermes-bridges/bin/bridge-coms --to telegram:<chat>": "test_the_bridge_and_its_client_run",
+    'bridge-coms ask user-remote "Deploy now?" --option yes --option no': (
+        "test_the_bridge_and_its_client_run"
+    ),
+    "bridge-coms questions --show": "test_the_bridge_and_its_client_run",
+    "bridge-coms answer <qid> yes": "test_the_bridge_and_its_client_run",
+}
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", timeout=110
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_that_exist(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in PAGES[1:]:
+        assert f"({page.relative_to(ROOT)})" in readme, page
+
+
+def test_each_command_of_the_readme_is_run_by_a_test():
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    assert lines == list(COMMANDS)
+
+
+def test_the_demo_runs():
+    assert "All went as it should" in run(str(ROOT / "bin/demo"), "--auto")
+
+
+def test_the_launcher_of_the_tests_runs():
+    assert "--long" in run(str(ROOT / "bin/test"), "--help")
+    assert "1 passed" in run(str(ROOT / "bin/test"), "tests/test_layout.py", "-k", "something")
+
+
+@pytest.fixture
+def host(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A host where Hermes can send: the command on PATH, and a phone that shows what it gets."""
+    monkeypatch.setenv("HOME", str(short_tmp))
+    monkeypatch.setenv("PATH", f"{short_tmp}:{os.environ['PATH']}")
+    hermes = hermes_command.install(str(short_tmp))
+    phone = subprocess.Popen([hermes, "phone"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert phone.stdout is not None and b"the phone is on" in phone.stdout.readline()
+    yield
+    phone.terminate()
+    phone.communicate()
+
+
+def test_the_bridge_and_its_client_run(host):
+    command = str(ROOT / "bin/bridge-coms")
+    run(command, "--check")
+    bridge = subprocess.Popen([command, "--to", "telegram:42"], stderr=subprocess.PIPE, text=True)
+    assert bridge.stderr is not None
+    assert "user-remote@default listening (telegram:42)" in bridge.stderr.readline()
+    question = ["user-remote", "Deploy now?", "--option", "yes", "--option", "no"]
+    asker = subprocess.Popen([command, "ask", *question], stdout=subprocess.PIPE, text=True)
+    said = wait(lambda: run(command, "questions", "--show"), 20)
+    assert "Deploy now?" in said
+    found = re.search(r"\b[0-9A-HJKMNP-TV-Z]{26}\b", said)
+    assert found, said
+    run(command, "answer", found[0], "yes")
+    out, _ = asker.communicate(timeout=30)
+    assert (asker.returncode, "yes" in out) == (0, True)
+    bridge.terminate()
+    bridge.communicate(timeout=30)
+    assert bridge.returncode == 0
