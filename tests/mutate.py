@@ -127,7 +127,7 @@ def parse(text: str) -> list[Mutation]:
     return mutations
 
 
-def read(root: Path = ROOT) -> list[Mutation]:
+def read(root: Path) -> list[Mutation]:
     return parse((root / LIST).read_text(encoding="utf-8"))
 
 
@@ -146,7 +146,7 @@ def functions_of(path: Path) -> set[str]:
     return names
 
 
-def misfits(mutations: Iterable[Mutation], root: Path = ROOT) -> list[str]:
+def misfits(mutations: Iterable[Mutation], root: Path) -> list[str]:
     """What is wrong with the list itself: one text for each fault."""
     faults = []
     known: dict[str, set[str]] = {}
@@ -168,7 +168,7 @@ def misfits(mutations: Iterable[Mutation], root: Path = ROOT) -> list[str]:
     return faults
 
 
-def unproven(mutations: Iterable[Mutation], root: Path = ROOT) -> list[str]:
+def unproven(mutations: Iterable[Mutation], root: Path) -> list[str]:
     """Tests named after a law or a known failure that no mutation turns red."""
     listed = {test.partition("[")[0] for mutation in mutations for test in mutation.tests}
     missing = []
@@ -343,12 +343,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     args = parser.parse_args(argv)
     try:
-        mutations = read()
+        mutations = read(ROOT)
     except ValueError as error:
         print(error)
         return 1
-    faults = misfits(mutations)
-    faults += [f"no mutation for {test}" for test in unproven(mutations)]
+    faults = misfits(mutations, ROOT)
+    faults += [f"no mutation for {test}" for test in unproven(mutations, ROOT)]
     for fault in faults:
         print(fault)
     if args.check:

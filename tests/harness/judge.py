@@ -42,6 +42,7 @@ STARTING = 1.0  # s that a child on a busy machine may need from its start to it
 HEADER = re.compile(r"\[HUB-Q:([^\]]*)\]")
 QUESTION, NOTES = "❓", ("✖", "⌛", "ℹ")
 CUT = "[cut: "
+LOCKS = ("registry.lock", ".adopt.lock")  # stay for good: a lock file that goes is no lock
 
 
 @dataclass
@@ -366,7 +367,7 @@ def _may_stay(path: str, bridge: str) -> bool:
         return False
     if path in (os.path.join(bridge, "log.ndjson"), os.path.join(bridge, "log.ndjson.1")):
         return True
-    if name.endswith("lock"):
+    if name in LOCKS:
         return status.st_size == 0
     if directory == os.path.join(bridge, "pending") and re.fullmatch(r"[0-9A-Z]{26}\.json", name):
         with open(path, encoding="utf-8") as file:
