@@ -20,6 +20,7 @@ CHARACTERS = [
     "👨\u200d👩\u200d👧",
     "❤\ufe0f\u200d🔥",
     "🇩🇪",
+    "🇨🇿",
     "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
     "\u1112\u1161\u11ab",
     "क\u094dष\u093f",
@@ -78,6 +79,7 @@ def test_D8_a_hostile_text_takes_no_time(hostile: str) -> None:
 def test_a_cut_flag_row_keeps_its_pairs() -> None:
     assert cut("🇩🇪🇫🇷🇬🇧", 11) == "🇩🇪🇫🇷"
     assert cut("x🇩🇪🇫🇷", 7) == "x🇩🇪"
+    assert cut("🇩x", 2) == "🇩"
 
 
 @pytest.mark.parametrize(

@@ -414,6 +414,8 @@ def test_L7_any_other_long_value_becomes_a_cut_text(value: object) -> None:
 
 
 def test_H4_a_long_error_is_cut_to_fit() -> None:
+    raw = envelope.response(QID, "S", "/e", "t", None, "z" * 200_000)
+    assert len(raw.decode()) == LINE_CAP
     fields = answer(None, "hermes send failed (1): " + "z\n" * 100_000)
     assert fields["response"] is None
     assert fields["error"].startswith("hermes send failed (1): z\nz\n")
