@@ -506,11 +506,10 @@ def test_L11_the_human_hears_once_that_an_answer_could_not_be_read(
     }[reason]
     scene.daemon(*QUICK)
     question = scene.peers.pi().ask("Ship?")
-    for number in (1, 2):
+    for _ in range(2):
         scene.answers.put(question.qid, bad)
         gone(scene, question.qid)
-        wait(lambda n=number: len(reasons(scene)) == n, what="both are logged")
-    assert reasons(scene) == [reason, reason]
+    wait(lambda: reasons(scene) == [reason, reason], what="both are logged")
     note = scene.hermes.wait_sent(question.qid, "reject_note")
     assert note.text == (
         f"⚠ [HUB-Q:{question.qid}] The answer could not be read ({reason}); please reply again."
