@@ -16,6 +16,7 @@ PROMPTS = 500
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_500_prompts_at_once_are_all_answered_once(scene: Scene) -> None:
+    scene.hermes.rule(calls=range(12), delay=0.2)  # long enough to be seen side by side
     daemon = scene.daemon()
     peers = scene.peers
     pis = [peers.pi() for _ in range(10)]
