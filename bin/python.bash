@@ -11,7 +11,7 @@ find_python() {
             return
         fi
     done
-    echo "${0##*/}: Python 3.11 or later is needed, and none was found on PATH" >&2
+    echo "bin/${0##*/}: Python 3.11 or later is needed, and none was found on PATH" >&2
     exit 1
 }
 

@@ -61,6 +61,10 @@ def _must_run(report: pytest.TestReport | pytest.CollectReport) -> None:
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     _must_run(report)
+    # What a test has logged goes to another process, which a lone surrogate cannot.
+    report.sections = [
+        (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
+    ]
     return report
 
 
