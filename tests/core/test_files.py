@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,7 @@ def test_KH14_a_killed_writer_leaves_old_or_new_content_and_at_most_a_stale_temp
             [sys.executable, "-c", WRITER, str(target)], cwd=ROOT, stdout=subprocess.PIPE
         ) as writer:
             assert writer.stdout and writer.stdout.readline() == b"ready\n"
-            caught = wait(lambda pid=writer.pid: stopped_in_a_write(pid, tmp_path), 20, pause=0.003)
+            caught = wait(partial(stopped_in_a_write, writer.pid, tmp_path), 20, pause=0.003)
             writer.kill()
         assert caught, "no kill met a write; this test has shown nothing"
         content = target.read_bytes()
