@@ -128,6 +128,7 @@ class _Daemon:
             self._settings.status_dir,
         ):
             files.private_dir(directory)
+        files.remove_stale_temps(self._settings.status_dir)
 
     def _name(self) -> str:
         wanted = self._settings.name
