@@ -177,8 +177,7 @@ def _check_number(grammar: Grammar, operands: Sequence[str]) -> None:
 
 def usage(verb: str) -> str:
     """The usage line of a verb."""
-    operands = GRAMMARS[verb].operands
-    return f"usage: bridge-coms {verb} {operands} [flags]" if operands else f"usage: bridge-coms {verb} [flags]"
+    return " ".join(f"usage: bridge-coms {verb} {GRAMMARS[verb].operands} [flags]".split())
 
 
 def help_text(verb: str) -> str:

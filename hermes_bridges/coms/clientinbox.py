@@ -146,13 +146,11 @@ def _bind(endpoint: str) -> socket.socket:
         if listens(endpoint):
             raise BridgeError(f"another process listens on {endpoint}")
         os.unlink(endpoint)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with contextlib.ExitStack() as failure:
+        listening = failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listening.setblocking(False)
         listening.bind(endpoint)
         os.chmod(endpoint, 0o600)
         listening.listen(BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
+        failure.pop_all()
     return listening

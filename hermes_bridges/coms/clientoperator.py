@@ -5,7 +5,6 @@ import json
 import os
 import pwd
 import re
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from hermes_bridges.coms.clientscope import (
     bridge_dir,
     message_id,
     stamp,
+    wall_now,
 )
 from hermes_bridges.coms.clienttext import complain, one_line, pretty, read_text, say
 from hermes_bridges.coms.envelope import is_ulid
@@ -51,7 +51,7 @@ def questions(loop: Loop, arguments: Arguments, environ: Mapping[str, str]) -> i
         raise UsageError(f'--project: invalid project name "{project}"')
     found, unread = _open_questions(environ, _directory(arguments, environ))
     found = [item for item in found if project in (None, item.project)]
-    now = time.time()
+    now = wall_now()
     if arguments.has("--json"):
         say(pretty([_as_json(item, now, arguments.has("--show")) for item in found]))
     elif found:

@@ -69,11 +69,10 @@ class Presence:
     def __enter__(self) -> Self:
         self._registry.prepare()
         self._inbox = Inbox(self._loop, self._who.endpoint, self._reply)
-        try:
+        with contextlib.ExitStack() as failure:
+            failure.callback(self._inbox.close)
             self._register()
-        except BaseException:
-            self._inbox.close()
-            raise
+            failure.pop_all()
         return self
 
     def __exit__(

@@ -84,6 +84,11 @@ def fresh_id(
     return new_ulid(wall_ns() // 1_000_000, entropy(10))
 
 
+def wall_now() -> float:
+    """The wall clock in seconds since 1970."""
+    return time.time()
+
+
 def stamp() -> str:
     """The wall clock in UTC as ``YYYY-MM-DDTHH:MM:SS.mmmZ``."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -273,8 +273,8 @@ class Pool:
     def close(self) -> None:
         for child in self.children:
             if child.poll() is None:
-                child.kill()
-            child.communicate()
+                child.terminate()
+            child.communicate(timeout=20)
         for peer in self.peers:
             peer.close()
 

@@ -374,6 +374,7 @@ def test_H5_a_full_backlog_is_tried_again_within_the_limit(pool: Pool, capsys) -
     first.connect(endpoint)
 
     def make_room() -> None:
+        first.close()
         listening.accept()[0].close()
         with listening.accept()[0] as connected:
             connection = Connection(connected)
@@ -386,7 +387,7 @@ def test_H5_a_full_backlog_is_tried_again_within_the_limit(pool: Pool, capsys) -
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         with pytest.raises(BlockingIOError):
             probe.connect(endpoint)
-    timer = threading.Timer(0.3, lambda: (first.close(), make_room()))
+    timer = threading.Timer(0.3, make_room)
     timer.start()
     assert client.main(["ask", "user-remote", "q", "--timeout", "20000"], pool.environ) == 0
     timer.join()
