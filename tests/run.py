@@ -75,7 +75,7 @@ class FullRun:
 
 
 def pytest_options(state: Path) -> list[str]:
-    return ["-n", "2", "-o", f"cache_dir={state / 'pytest'}"]
+    return ["-n", "2", "--dist", "loadgroup", "-o", f"cache_dir={state / 'pytest'}"]
 
 
 def full_run(state: Path, long: bool, arguments: list[str]) -> int:

@@ -17,6 +17,9 @@ import pytest
 from hermes_bridges import __version__
 from tests.conftest import ROOT
 
+# On one worker, so that the wheel is built and installed once.
+pytestmark = pytest.mark.xdist_group("packaging")
+
 # Taken before a test gets a HOME of its own: pip's settings and cache are the caller's.
 CALLER = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 SOURCES = ("CHANGES.md", "LICENSE", "README.md", "hermes_bridges", "pyproject.toml", "setup.cfg")
