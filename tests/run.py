@@ -88,6 +88,7 @@ def full_run(state: Path, long: bool, arguments: list[str]) -> int:
     run.check("format", "ruff", "format", "--check", ruff_cache, *CODE)
     run.check("lint", "ruff", "check", ruff_cache, *CODE)
     run.check("types", "mypy", "--strict", mypy_cache)
+    run.check("Hermes versions", "tests.hermes_versions")
     run.tests(arguments)
     run.coverage()
     if (ROOT / "tests/mutate.py").exists():

@@ -39,8 +39,8 @@ def run(*command: str | Path, **more) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built by ``pip wheel`` from a copy, since a build writes into its source."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a wheel is built from, since a build writes into its source."""
     source = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -48,6 +48,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, source / name, ignore=leave)
         else:
             shutil.copy(ROOT / name, source / name)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", target, source, env=CALLER)
     (built,) = target.iterdir()
@@ -84,7 +89,7 @@ def required() -> list[str]:
     ]
 
 
-def test_the_wheel_holds_the_package_and_the_licence_and_no_tests(wheel):
+def test_the_wheel_holds_the_package_and_the_licence_and_no_tests(source, wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (licence,) = [name for name in names if name.endswith("LICENSE")]
@@ -95,9 +100,9 @@ def test_the_wheel_holds_the_package_and_the_licence_and_no_tests(wheel):
     }
     packed = {name for name in names if name.startswith("hermes_bridges/")}
     ours = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "hermes_bridges").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        path.relative_to(source).as_posix()
+        for path in (source / "hermes_bridges").rglob("*")
+        if path.is_file()
     }
     assert packed == ours
 
