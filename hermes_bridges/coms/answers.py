@@ -38,10 +38,12 @@ class Answers:
     def scan(self, now: float) -> list[Found]:
         """Every entry except those that are ignored; empty when there is no directory."""
         seen: dict[str, tuple[_Look, float]] = {}
+        ignored: dict[str, _Look] = {}
         found = []
         for name, status in self._entries():
             look = (status.st_ino, status.st_size, status.st_mtime_ns)
             if self._ignored.get(name) == look:
+                ignored[name] = look
                 continue
             known = self._since.get(name)
             since = known[1] if known is not None and known[0] == look else now
@@ -52,7 +54,7 @@ class Answers:
             )
         # A name that went away starts anew when it comes back.
         self._since = seen
-        self._ignored = {name: look for name, look in self._ignored.items() if self._exists(name)}
+        self._ignored = ignored
         return found
 
     def read(self, name: str) -> bytes:
@@ -85,6 +87,3 @@ class Answers:
         for entry in listed:
             with contextlib.suppress(OSError):
                 yield entry.name, entry.stat(follow_symlinks=False)
-
-    def _exists(self, name: str) -> bool:
-        return os.path.lexists(os.path.join(self.directory, name))

@@ -3,7 +3,7 @@
 import heapq
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 
 from hermes_bridges.coms import envelope
@@ -50,6 +50,8 @@ class Book:
         self._unsaved: set[str] = set()
         # Closed questions whose record still promises a note.
         self._owing: set[str] = set()
+        # Closed questions whose record still holds what came before; as many as were closed.
+        self._untidy: deque[tuple[str, Body]] = deque(maxlen=CLOSED_MAX)
 
     def standing(self, qid: str) -> str:
         """Tell ``open``, ``closed``, ``elsewhere`` (of another daemon, or unclear), ``unknown``."""
@@ -76,16 +78,12 @@ class Book:
         self.closed.pop(inquiry.qid, None)
         self._owing.discard(inquiry.qid)
         self._hold(inquiry)
-        self.save(inquiry)
+        self._saved(inquiry, self._records.create(inquiry.qid, inquiry.state, inquiry.body()))
 
-    def save(self, inquiry: Inquiry, *, durable: bool = True) -> bool:
+    def save(self, inquiry: Inquiry) -> bool:
         """Bring a record up to date; what cannot be written now is tried again later."""
-        saved = self._records.save(inquiry.qid, inquiry.state, inquiry.body(), durable=durable)
-        if saved:
-            self._unsaved.discard(inquiry.qid)
-        else:
-            self._unsaved.add(inquiry.qid)
-        return saved
+        saved = self._records.append(inquiry.qid, inquiry.state, inquiry.body())
+        return self._saved(inquiry, saved)
 
     def save_again(self) -> None:
         """Try what could not be recorded; stops at the first that still cannot."""
@@ -96,37 +94,54 @@ class Book:
             elif not self.save(inquiry):
                 return
 
-    def settle(self, inquiry: Inquiry, outcome: str, response: object, error: str | None) -> bool:
-        """Fix the outcome, record it, then hand the response on; whether it is recorded."""
+    def settle(self, inquiry: Inquiry, outcome: str, response: object, error: str | None) -> None:
+        """Fix the outcome, record it, then hand the response on."""
         del self.open[inquiry.qid]
         inquiry.outcome, inquiry.response, inquiry.error = outcome, response, error
         inquiry.state = REPLYING
-        saved = self.save(inquiry)
+        self.save(inquiry)
         self._admission.settled(inquiry.qid)
         self._send(inquiry)
-        return saved
+
+    def is_safe(self, inquiry: Inquiry) -> bool:
+        """Whether a settled question would survive a power loss; makes it so if it can."""
+        return inquiry.qid not in self._unsaved and self._records.sync(inquiry.qid)
 
     def withdraw(self, inquiry: Inquiry) -> None:
         """Close an open question that its asker cancelled: no response."""
         del self.open[inquiry.qid]
         inquiry.outcome = "cancelled"
-        self._close(inquiry)
+        self.close(inquiry)
 
     def forbid(self, qid: str) -> None:
         """A settled question was cancelled: its response must not be sent after a restart."""
         inquiry = self.replying.get(qid)
         if inquiry is not None:
-            self._records.save(qid, CLOSED, self._closed_body(inquiry))
+            self._records.append(qid, CLOSED, self._closed_body(inquiry))
 
     def replied(self, replied: Replied) -> Inquiry | None:
-        """A response is done with: close its question and return it."""
+        """A response is done with; the question, if there is one, is to be closed."""
         if replied.outcome not in (Outcome.ACKED, Outcome.CANCELLED):
             self._status.count(f"reply_lost_{replied.outcome.value}")
             _log.warning("response to question %s given up: %s", replied.qid, replied.outcome.value)
-        inquiry = self.replying.pop(replied.qid, None)
-        if inquiry is not None:
-            self._close(inquiry)
-        return inquiry
+        return self.replying.pop(replied.qid, None)
+
+    def close(self, inquiry: Inquiry) -> None:
+        """Nothing is owed to the asker any more."""
+        self._records.append(inquiry.qid, CLOSED, self._closed_body(inquiry))
+        self._remember(inquiry.qid, str(inquiry.outcome))
+        if inquiry.note is not None:
+            self._owing.add(inquiry.qid)
+        self._untidy.append((inquiry.qid, self._closed_body(inquiry)))
+        self._admission.closed(inquiry.qid)
+
+    def tidy(self, files: int) -> bool:
+        """Make so many records of closed questions small; whether there are more."""
+        for _ in range(min(files, len(self._untidy))):
+            qid, body = self._untidy.popleft()
+            if qid in self.closed and (qid in self._owing) == ("note" in body):
+                self._records.tidy(qid, CLOSED, body)
+        return bool(self._untidy)
 
     def refuse(self, qid: str, endpoint: str, error: str) -> None:
         """Answer a prompt that does not become a question with an error."""
@@ -137,11 +152,11 @@ class Book:
         inquiry = self.replying.get(qid)
         if inquiry is not None and inquiry.note == phase:
             inquiry.note = None
-            self.save(inquiry, durable=False)
+            self.save(inquiry)
         elif qid in self._owing:
             self._owing.discard(qid)
             body: Body = {"outcome": self.closed[qid], "closed_at": self._wall()}
-            self._records.save(qid, CLOSED, body, durable=False)
+            self._records.tidy(qid, CLOSED, body)
 
     def expired(self, now: float) -> Iterator[Inquiry]:
         """The open questions whose time is over."""
@@ -187,7 +202,7 @@ class Book:
         inquiry.resumes(now, self._wall())
         note, inquiry.note = inquiry.note, None
         # A note is sent once more at most: from here on the record does not ask for it.
-        self.save(inquiry, durable=False)
+        self.save(inquiry)
         inquiry.note = note
         self._admission.admit(inquiry.qid, inquiry.endpoint, settled=inquiry.state == REPLYING)
         if inquiry.state == REPLYING:
@@ -203,8 +218,15 @@ class Book:
         inquiry.limit_ms = float(str(record.body.get("limit_ms", 0)))
         _, _, inquiry.outcome = _closed_fields(record)
         body: Body = {"outcome": inquiry.outcome, "closed_at": record.body.get("closed_at")}
-        self._records.save(record.qid, CLOSED, body, durable=False)
+        self._records.tidy(record.qid, CLOSED, body)
         return inquiry
+
+    def _saved(self, inquiry: Inquiry, saved: bool) -> bool:
+        if saved:
+            self._unsaved.discard(inquiry.qid)
+        else:
+            self._unsaved.add(inquiry.qid)
+        return saved
 
     def _hold(self, inquiry: Inquiry) -> None:
         self.open[inquiry.qid] = inquiry
@@ -222,13 +244,6 @@ class Book:
     def _line(self, qid: str, response: object, error: str | None) -> bytes:
         session = self._records.owner.session
         return envelope.response(qid, session, self._endpoint, iso_now(), response, error)
-
-    def _close(self, inquiry: Inquiry) -> None:
-        self._records.save(inquiry.qid, CLOSED, self._closed_body(inquiry), durable=False)
-        self._remember(inquiry.qid, str(inquiry.outcome))
-        if inquiry.note is not None:
-            self._owing.add(inquiry.qid)
-        self._admission.closed(inquiry.qid)
 
     def _closed_body(self, inquiry: Inquiry) -> Body:
         body: Body = {"outcome": inquiry.outcome, "closed_at": self._wall()}

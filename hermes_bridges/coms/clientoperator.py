@@ -1,7 +1,6 @@
 """The way out when the chat is down: questions, and answer (contract section 9)."""
 
 import contextlib
-import json
 import os
 import pwd
 import re
@@ -21,12 +20,11 @@ from hermes_bridges.coms.clienttext import complain, one_line, pretty, read_text
 from hermes_bridges.coms.envelope import is_ulid
 from hermes_bridges.coms.inquiry import OPEN_STATES
 from hermes_bridges.coms.jsrules import stringify, trim
+from hermes_bridges.coms.records import RECORD_MAX, NewerVersion, decode
 from hermes_bridges.coms.registry import valid_project
 from hermes_bridges.core import files
 from hermes_bridges.errors import BridgeError, FileRefused
 
-RECORD_MAX = 1024 * 1024
-RECORD_VERSION = 1
 _TITLES = ("qid", "age", "project", "peer", "delivered")
 _ANSWERED_BY = re.compile(r"telegram:\S+")
 
@@ -90,7 +88,7 @@ def answer(loop: Loop, arguments: Arguments, environ: Mapping[str, str]) -> int:
 
 
 def _check_open(qid: str, path: str, environ: Mapping[str, str]) -> None:
-    record = _read(os.path.join(_pending(environ), f"{qid}.json"))
+    record = _read(qid, os.path.join(_pending(environ), f"{qid}.json"))
     if record is None or record.get("state") not in OPEN_STATES:
         raise BridgeError(f"no open question {qid} (--force writes the answer all the same)")
     if os.path.lexists(path):
@@ -110,7 +108,7 @@ def _open_questions(environ: Mapping[str, str], answers: str) -> tuple[list[Open
         if ending != "json" or not is_ulid(qid):
             continue
         try:
-            record = _read(os.path.join(pending, name))
+            record = _read(qid, os.path.join(pending, name))
         except BridgeError:
             unread += 1
             continue
@@ -120,19 +118,18 @@ def _open_questions(environ: Mapping[str, str], answers: str) -> tuple[list[Open
     return sorted(found, key=lambda item: (item.received_at, item.qid)), unread
 
 
-def _read(path: str) -> dict[str, object] | None:
+def _read(qid: str, path: str) -> dict[str, object] | None:
     """A record, None when there is none. Raises BridgeError."""
     try:
-        record = json.loads(files.read_capped(path, RECORD_MAX))
+        return decode(qid, files.read_capped(path, RECORD_MAX)).body
     except FileNotFoundError:
         return None
     except (OSError, FileRefused) as error:
         raise BridgeError(f"the record cannot be read: {error}") from None
-    except (ValueError, RecursionError):
-        raise BridgeError(f"{path} is no JSON") from None
-    if not isinstance(record, dict) or record.get("v") != RECORD_VERSION:
-        raise BridgeError(f"{path} is no record that this release understands")
-    return record
+    except NewerVersion:
+        raise BridgeError(f"{path} is a record of a later release") from None
+    except ValueError as error:
+        raise BridgeError(f"{path} is damaged: {error}") from None
 
 
 def _shown(qid: str, record: Mapping[str, object], answer_waits: bool) -> Open:

@@ -3,11 +3,12 @@
 import logging
 import selectors
 import time
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from hermes_bridges.coms import questions
-from hermes_bridges.coms.answers import Answers, Found
+from hermes_bridges.coms.answers import SUFFIX, Answers, Found
 from hermes_bridges.coms.book import Book
 from hermes_bridges.coms.courier import Sent
 from hermes_bridges.coms.dispatch import Dispatch
@@ -31,6 +32,10 @@ INBOX_MAX = 10_000
 TURN = 256
 # Seconds between tries to record what could not be recorded.
 RECORD_AGAIN = 5.0
+# Seconds that an answer file stays for an asker that has not acked yet.
+KEEP_ANSWER = 0.5
+# Records of closed questions made small in one turn.
+TIDY = 8
 # Characters of a name in the event log.
 NAME_SHOWN = 256
 
@@ -106,11 +111,15 @@ class Desk:
         watched = self._watch.fileno()
         if watched is not None:
             self._selector.register(watched, selectors.EVENT_READ)
+        # Answer files to be removed at these times, if their askers have not acked by then.
+        self._kept: deque[tuple[float, Inquiry]] = deque()
         self._scan_due = self._beat_due = self._save_due = float("-inf")
 
     def adopt(self, now: float) -> None:
         """Go on with what a dead daemon of this name left; before the socket listens."""
         for inquiry in self._book.adopt(now):
+            if inquiry.answer_kept:
+                self._keep_answer(inquiry, now)
             self._dispatch.resume(inquiry)
 
     def step(self, now: float) -> float | None:
@@ -121,10 +130,17 @@ class Desk:
         if self._watch.changed(now) or now >= self._scan_due:
             self._scan(now)
         self._dispatch.pump()
+        self._let_go(now)
         self._keep_up(now)
-        if more:
+        if more or self._book.tidy(TIDY):
             return now
-        due = (self._scan_due, self._beat_due, self._book.next_deadline(), self._watch.due(now))
+        due = (
+            self._scan_due,
+            self._beat_due,
+            self._kept[0][0] if self._kept else None,
+            self._book.next_deadline(),
+            self._watch.due(now),
+        )
         return min(moment for moment in due if moment is not None)
 
     def wait(self, timeout: float | None) -> None:
@@ -138,6 +154,9 @@ class Desk:
 
     def close(self) -> None:
         """Let go; the records say everything that is to be known."""
+        for _, inquiry in self._kept:
+            if inquiry.answer_kept and self._book.is_safe(inquiry):
+                self._remove_answer(inquiry)
         self._selector.close()
         self._watch.close()
 
@@ -215,23 +234,25 @@ class Desk:
 
     def _replied(self, replied: Replied) -> None:
         inquiry = self._book.replied(replied)
-        if inquiry is not None and inquiry.answer_file is not None:
-            self._answers.remove(inquiry.answer_file)
+        if inquiry is not None:
+            # The file first: after a kill here the response comes again, and no note to the human.
+            self._remove_answer(inquiry)
+            self._book.close(inquiry)
 
     def _scan(self, now: float) -> None:
         self._scan_due = now + self._poll
         for found in self._answers.scan(now):
-            again = self._decide(found)
+            again = self._decide(found, now)
             if again is not None:
                 self._scan_due = min(self._scan_due, now + again)
 
-    def _decide(self, found: Found) -> float | None:
+    def _decide(self, found: Found, now: float) -> float | None:
         """Do what is right with an entry; returns in how many seconds it must be seen again."""
         verdict = self._judge.decide(found)
         if isinstance(verdict, Leave):
             return verdict.seconds
         if isinstance(verdict, Accept):
-            self._answered(found.name, verdict)
+            self._answered(verdict, now)
         elif isinstance(verdict, Late):
             self._late(found.name, verdict.qid)
         elif isinstance(verdict, Reject):
@@ -240,18 +261,37 @@ class Desk:
             self._unreadable(found.name, verdict)
         return None
 
-    def _answered(self, name: str, accepted: Accept) -> None:
+    def _answered(self, accepted: Accept, now: float) -> None:
         inquiry = self._book.open[accepted.qid]
         response = questions.map_answer(accepted.answer.text, inquiry.titles)
-        if self._book.settle(inquiry, "answered", response, None):
-            self._answers.remove(name)
-        else:
-            # The file is all that would survive a kill; it goes once the asker has the answer.
-            inquiry.answer_file = name
-            self._answers.ignore(name)
+        inquiry.answer_kept = True
+        self._book.settle(inquiry, "answered", response, None)
+        self._keep_answer(inquiry, now)
         self._status.count("answered")
         by = _shown(accepted.answer.answered_by)
         self._log.append("answered", accepted.qid, {"answered_by": by})
+
+    def _keep_answer(self, inquiry: Inquiry, now: float) -> None:
+        """Leave the file for a moment: most askers ack at once, and then no sync is needed."""
+        self._answers.ignore(inquiry.qid + SUFFIX)
+        self._kept.append((now + KEEP_ANSWER, inquiry))
+
+    def _let_go(self, now: float) -> None:
+        """Remove answer files whose askers take longer, once the record is safe without them."""
+        while self._kept and self._kept[0][0] <= now:
+            _, inquiry = self._kept.popleft()
+            if not inquiry.answer_kept:
+                continue
+            if self._book.is_safe(inquiry):
+                self._remove_answer(inquiry)
+            else:
+                self._kept.append((now + RECORD_AGAIN, inquiry))
+                return
+
+    def _remove_answer(self, inquiry: Inquiry) -> None:
+        if inquiry.answer_kept:
+            inquiry.answer_kept = False
+            self._answers.remove(inquiry.qid + SUFFIX)
 
     def _late(self, name: str, qid: str) -> None:
         if self._answers.remove(name):

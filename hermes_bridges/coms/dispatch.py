@@ -165,7 +165,7 @@ class Dispatch:
             return False
         inquiry.state = SENDING
         inquiry.sends += 1
-        self._book.save(inquiry, durable=False)
+        self._book.save(inquiry)
         return True
 
     def _question_sent(self, job: Job, result: Result) -> None:
@@ -178,7 +178,7 @@ class Dispatch:
             self._log.append("delivered", job.qid, {"to": self._settings.to})
             if inquiry is not None:
                 inquiry.state = DELIVERED
-                self._book.save(inquiry, durable=False)
+                self._book.save(inquiry)
                 inquiry.text = ""
             return
         error = self._failure(result)

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from hermes_bridges.coms.clusters import cut
 from hermes_bridges.coms.jsrules import clean_text, parse_json, stringify, trim, utf16_len
@@ -19,8 +18,7 @@ _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(NamedTuple):
     """A question of a peer.
 
     ``msg_id`` is as it came, to be echoed (it may hold a lone surrogate, and then is no ULID); the
@@ -36,23 +34,20 @@ class Prompt:
     reply_timeout_ms: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(NamedTuple):
     """The end of a peer's interest in its question ``ref_msg_id``."""
 
     msg_id: str
     ref_msg_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(NamedTuple):
     """A question for the agent card; ``msg_id`` is any JSON value."""
 
     msg_id: object
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """A line to be answered with a nack of this ``msg_id`` (any JSON value) and ``error``."""
 
     msg_id: object

@@ -22,7 +22,7 @@ class Inquiry:
     """
 
     __slots__ = (
-        "answer_file",
+        "answer_kept",
         "deadline",
         "endpoint",
         "error",
@@ -61,8 +61,8 @@ class Inquiry:
         self.rejection_told = False
         # The phase of a note that the human is still to get.
         self.note: str | None = None
-        # An answer that stays where it is until the response is acked, because it is not recorded.
-        self.answer_file: str | None = None
+        # Whether the answer file is still there: it goes once the asker has the answer.
+        self.answer_kept = False
 
     def starts(self, now: float, wall: float, limit_ms: float) -> None:
         """Set the time limit of a new question."""
@@ -98,8 +98,13 @@ class Inquiry:
             "sends": self.sends,
         }
         if self.state == REPLYING:
-            body.update(outcome=self.outcome, response=self.response, error=self.error)
-            body.update(note=self.note)
+            body.update(
+                outcome=self.outcome,
+                response=self.response,
+                error=self.error,
+                note=self.note,
+                answer_kept=self.answer_kept,
+            )
         return body
 
 
@@ -129,6 +134,7 @@ def from_record(record: Record) -> Inquiry:
         inquiry.response = fields.get("response")
         inquiry.error = _optional(fields, "error")
         inquiry.note = _optional(fields, "note")
+        inquiry.answer_kept = fields.get("answer_kept") is True
     elif record.state not in OPEN_STATES:
         raise ValueError(f"unknown state {record.state!r}")
     return inquiry

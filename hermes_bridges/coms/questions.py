@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from hermes_bridges.coms.jsdates import is_date
 from hermes_bridges.coms.jsrules import clean_text, format_number, parse_json, trim
@@ -84,16 +84,14 @@ def transition(state: State | None, event: str) -> State | None:
         raise ValueError(f"{event} of {before}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One of the answers that a peer offers."""
 
     title: str
     description: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """What a prompt asks, as the peer wrote it but for lone surrogates."""
 
     text: str
@@ -197,8 +195,7 @@ class AnswerRefused(BridgeError):
         super().__init__(reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The content of an answer file."""
 
     qid: str

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -87,7 +86,7 @@ class _Daemon:
         self._hermes = HermesCli(environ, settings.hermes_profile)
         self._notifier = Notifier(environ)
         self._registry = Registry(settings.coms_dir, settings.project)
-        self._session = new_ulid(int(time.time() * 1000), secrets.token_bytes(10))
+        self._session = new_ulid(int(time.time() * 1000), os.urandom(10))
         self._endpoint = self._registry.endpoint(self._session)
 
     def run(self) -> int:

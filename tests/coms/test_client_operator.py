@@ -67,7 +67,7 @@ def shown(pool: Pool, capsys, *words: str) -> list[dict[str, Any]]:
 
 def test_questions_prints_the_open_ones_oldest_first(pool: Pool, capsys) -> None:
     young = record(pool, "received", age=3)
-    old = record(pool, "delivered", age=3 * 3600 + 120, owner={"project": "web", "name": "x"})
+    old = record(pool, "delivered", age=3 * 3600 + 120, owner={"project": "web", "name": "x", "session": ulid()})
     middle = record(pool, "sending", age=125)
     for state in ("replying", "closed", "other"):
         record(pool, state)
@@ -267,7 +267,7 @@ def test_a_record_that_cannot_be_read_is_said_and_force_writes(pool: Pool, capsy
     qid = record(pool)
     (bridge(pool) / "pending" / f"{qid}.json").write_text("{")
     assert client.main(["answer", qid, "x"], pool.environ) == 1
-    assert "is no JSON" in capsys.readouterr().err
+    assert "is damaged" in capsys.readouterr().err
     assert client.main(["answer", qid, "x", "--force"], pool.environ) == 0
 
 

@@ -131,7 +131,13 @@ class Home:
                     continue
                 with contextlib.suppress(FileNotFoundError, ValueError):
                     with open(os.path.join(directory, name), encoding="utf-8") as file:
-                        documents[name[: -len(".json")]] = json.load(file)
+                        text = file.read()
+                    try:
+                        document = json.loads(text)
+                    except ValueError:
+                        # A question's record: a line a state, the last one counts.
+                        document = json.loads(text.rstrip("\n").rpartition("\n")[2])
+                    documents[name[: -len(".json")]] = document
         return documents
 
 
