@@ -1,5 +1,6 @@
 """Runs one ``hermes`` command: own process group, a time limit, bounded output."""
 
+import errno
 import os
 import re
 import selectors
@@ -15,7 +16,7 @@ from hermes_bridges.errors import ConfigError
 
 PROGRAM = "hermes"
 TAIL = 4096
-"""Bytes kept of the end of each output stream."""
+"""Bytes kept of the end of each output stream, unless told otherwise."""
 
 _GRACE = 0.5  # seconds between SIGTERM and SIGKILL
 _LINGER = 0.2  # seconds for the rest of the output once the leader has exited
@@ -50,9 +51,10 @@ class Result(NamedTuple):
 class HermesCli:
     """Runs ``hermes`` for one profile, which is settled here and never changes afterwards.
 
-    ``home`` is the HERMES_HOME that every child gets. Immutable: any number of threads may call
-    ``run`` at once. Raises ConfigError when no home or profile can be made out, or when there
-    are no pidfds (Linux before 5.3).
+    ``home`` is the HERMES_HOME that every child gets, ``tail`` the number of bytes that are kept
+    of the end of each output stream. Immutable: any number of threads may call ``run`` at once.
+    Raises ConfigError when no home or profile can be made out, or when there are no pidfds (Linux
+    before 5.3).
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class HermesCli:
         environ: Mapping[str, str],
         profile: str | None = None,
         *,
+        tail: int = TAIL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _need_pidfd()
+        self._tail = tail
         self._clock = clock
         self.profile = profile
         self.home = self._root = _hermes_root(environ)
@@ -85,10 +89,9 @@ class HermesCli:
         """
         if stop is not None and stop.pending():
             return Result(stopped=True, error="stopped before it was started")
-        argv = [_clean(arg) for arg in (PROGRAM, *self._profile_args(), *args)]
         try:
             process = subprocess.Popen(
-                argv,
+                self._argv(args),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -98,11 +101,36 @@ class HermesCli:
             )
         except (OSError, ValueError) as error:
             return Result(error=self._start_error(error))
-        return _Child(process, self._clock).follow(limit, stop)
+        return _Child(process, self._tail, self._clock).follow(limit, stop)
+
+    def launch(self, args: Sequence[str], output: int) -> int:
+        """Start ``hermes args`` and leave it alone; returns its process id.
+
+        For a command that may become a daemon, which ``run`` would kill: it gets a session of its
+        own, and what it prints goes to the descriptor ``output``, which must be no pipe to this
+        process. The caller may wait for it. Raises OSError when it cannot be started.
+        """
+        path = self.find()
+        if path is None:
+            raise FileNotFoundError(errno.ENOENT, f"{PROGRAM} was not found on PATH")
+        return os.posix_spawn(
+            path,
+            self._argv(args),
+            self._environ,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, output, 2),
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            ],
+            setsid=True,
+        )
 
     def find(self) -> str | None:
         """The path of the ``hermes`` that ``run`` would start; None when there is none."""
         return next((path for path in self._candidates() if os.access(path, os.X_OK)), None)
+
+    def _argv(self, args: Sequence[str]) -> list[bytes]:
+        return [_clean(arg) for arg in (PROGRAM, *self._profile_args(), *args)]
 
     def _profile_args(self) -> list[str]:
         if self.profile is not None:
@@ -132,8 +160,9 @@ class HermesCli:
 class _Output:
     """The tail of one output stream, read without ever blocking."""
 
-    def __init__(self, pipe: IO[bytes]) -> None:
+    def __init__(self, pipe: IO[bytes], tail: int) -> None:
         self.fd = pipe.fileno()
+        self._tail = tail
         self.open = True
         self._kept = bytearray()
         self._cut = False
@@ -144,9 +173,9 @@ class _Output:
         chunk = os.read(self.fd, _CHUNK)
         self.open = bool(chunk)
         self._kept += chunk
-        if len(self._kept) > TAIL:
+        if len(self._kept) > self._tail:
             self._cut = True
-            del self._kept[:-TAIL]
+            del self._kept[: -self._tail]
         return self.open
 
     def text(self) -> str:
@@ -161,12 +190,14 @@ class _Output:
 class _Child:
     """One running command. Owned by the thread that runs it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", clock: Callable[[], float]) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", tail: int, clock: Callable[[], float]
+    ) -> None:
         assert process.stdout is not None and process.stderr is not None
         self._process = process
         self._clock = clock
         self._pipes = (process.stdout, process.stderr)
-        self._outputs = (_Output(process.stdout), _Output(process.stderr))
+        self._outputs = (_Output(process.stdout, tail), _Output(process.stderr, tail))
         self._pidfd = -1
         self._exited_at: float | None = None
         self._stop_seen = False

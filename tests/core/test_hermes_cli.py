@@ -699,3 +699,34 @@ def test_no_descriptor_and_no_zombie_is_left(stage: Stage) -> None:
 
 def test_the_module_knows_the_name_of_the_program() -> None:
     assert hermes_cli.PROGRAM == "hermes"
+
+
+def test_more_of_the_output_is_kept_when_asked_for(stage: Stage) -> None:
+    stage.shell("yes 0123456789 | head -c 20000")
+    assert len(HermesCli(stage.environ, tail=30000).run([], 10).out) == 20000
+    assert len(HermesCli(stage.environ, tail=100).run([], 10).out) <= 100
+
+
+def test_a_launched_command_is_on_its_own(stage: Stage, tmp_path: Path) -> None:
+    stage.write(DUMP)
+    with (tmp_path / "said").open("wb") as said:
+        pid = stage.cli("work").launch(["gateway", "restart"], said.fileno())
+    assert os.waitid(os.P_PID, pid, os.WEXITED) is not None
+    found = json.loads(stage.dump.read_text())
+    assert found["argv"] == ["--profile", "work", "gateway", "restart"]
+    assert found["environ"]["HERMES_HOME"] == str(stage.home / ".hermes")
+    assert found["group"] == found["pid"] == pid
+    assert found["stdin"] == ""
+    assert {name: found["fds"][name] for name in "012"} == {
+        "0": "/dev/null",
+        "1": str(tmp_path / "said"),
+        "2": str(tmp_path / "said"),
+    }
+
+
+def test_what_cannot_be_launched_is_an_error(stage: Stage) -> None:
+    with pytest.raises(FileNotFoundError, match="hermes was not found on PATH"):
+        stage.cli().launch([], 1)
+    stage.write("#!/nonexistent/interpreter\n")
+    with pytest.raises(OSError):
+        stage.cli().launch([], 1)
