@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ["bin", "hermes_bridges", "tests"]
+CODE = ["bench", "bin", "hermes_bridges", "tests"]
 USAGE = """\
 usage: bin/test [--all | --long] [pytest arguments]
 

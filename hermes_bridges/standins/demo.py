@@ -25,7 +25,7 @@ from hermes_bridges.standins.phone import Phone
 PROJECT = "demo"
 PATIENCE = 30.0  # seconds for anything that no person has to do
 STOP_SECONDS = 5.0
-SECOND_LIMIT = {True: 2000, False: 4000}  # ms until the second question is taken back; with --auto
+SECOND_LIMIT = {True: 3000, False: 4000}  # ms until the second question is taken back; with --auto
 AUTO_ANSWER = "2"
 TERMINAL = 0
 NOT_FOR_CHILDREN = ("PI_", "HERMES_", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
