@@ -52,6 +52,7 @@ class Book:
         self._owing: set[str] = set()
         # Closed questions whose record still holds what came before; as many as were closed.
         self._untidy: deque[tuple[str, Body]] = deque(maxlen=CLOSED_MAX)
+        self._untidy_waits = False
 
     def standing(self, qid: str) -> str:
         """Tell ``open``, ``closed``, ``elsewhere`` (of another daemon, or unclear), ``unknown``."""
@@ -87,6 +88,7 @@ class Book:
 
     def save_again(self) -> None:
         """Try what could not be recorded; stops at the first that still cannot."""
+        self._untidy_waits = False
         for qid in list(self._unsaved):
             inquiry = self.open.get(qid) or self.replying.get(qid)
             if inquiry is None:
@@ -128,7 +130,9 @@ class Book:
 
     def close(self, inquiry: Inquiry) -> None:
         """Nothing is owed to the asker any more."""
-        self._records.append(inquiry.qid, CLOSED, self._closed_body(inquiry))
+        if not self._records.append(inquiry.qid, CLOSED, self._closed_body(inquiry)):
+            # On a full disk a file can still be removed: the question must not be open again.
+            self._records.remove(inquiry.qid)
         self._remember(inquiry.qid, str(inquiry.outcome))
         if inquiry.note is not None:
             self._owing.add(inquiry.qid)
@@ -136,11 +140,16 @@ class Book:
         self._admission.closed(inquiry.qid)
 
     def tidy(self, files: int) -> bool:
-        """Make so many records of closed questions small; whether there are more."""
+        """Make so many records of closed questions small; whether there are more to do now."""
+        if self._untidy_waits:
+            return False
         for _ in range(min(files, len(self._untidy))):
-            qid, body = self._untidy.popleft()
-            if qid in self.closed and (qid in self._owing) == ("note" in body):
-                self._records.tidy(qid, CLOSED, body)
+            qid, body = self._untidy[0]
+            wanted = qid in self.closed and (qid in self._owing) == ("note" in body)
+            if wanted and not self._records.tidy(qid, CLOSED, body):
+                self._untidy_waits = True
+                return False
+            self._untidy.popleft()
         return bool(self._untidy)
 
     def refuse(self, qid: str, endpoint: str, error: str) -> None:

@@ -19,6 +19,7 @@ TAIL = 4096
 """Bytes kept of the end of each output stream, unless told otherwise."""
 
 _GRACE = 0.5  # seconds between SIGTERM and SIGKILL
+_GRACE_AT_STOP = 0.1  # the same when the daemon ends: a second signal leaves it 0.3 s in all
 _LINGER = 0.2  # seconds for the rest of the output once the leader has exited
 _REAP = 1.0  # seconds until a killed leader must have gone
 _CHUNK = 65536
@@ -226,7 +227,8 @@ class _Child:
         cut_short = self._exited_at is None
         if cut_short:
             self._signal_group(signal.SIGTERM)
-            self._turn(self._clock() + _GRACE)
+            grace = _GRACE_AT_STOP if self._stop_seen else _GRACE
+            self._turn(self._clock() + grace)
         # Before the leader is reaped, as long as its number cannot be anybody else's. After an
         # exit by itself too: nothing that it left in its group may outlive it.
         self._signal_group(signal.SIGKILL)
