@@ -191,6 +191,11 @@ class Lines:
         return Case(b"\n".join(lines) + b"\n", self.random.randint(1, 6), False)
 
 
+def _opener(path: str, flags: int) -> int:
+    """Where a pipe lies, its lack of a reader is an error and not a wait."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o600)
+
+
 class Files:
     """Cases for the questions directory."""
 
@@ -221,7 +226,7 @@ class Files:
                     file.write(self._content(open_qids))
                 os.rename(temp, path)
             else:
-                with open(path, "wb") as file:
+                with open(path, "wb", opener=_opener) as file:
                     file.write(self._content(open_qids))
         except OSError:
             pass  # the name is too long, or taken by a directory, or a pipe without a reader
