@@ -30,6 +30,11 @@ def document(qid: str, text: str, **more: Any) -> Fields:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def no_follow(path: str, flags: int) -> int:
+    """For `open`: tests leave links about and may run as root; none is ever written through."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+
 class Answers:
     def __init__(self, home: Home, directory: str | None = None) -> None:
         self.directory = directory or home.questions
@@ -64,7 +69,7 @@ class Answers:
     def in_place(self, qid: str, text: str, **more: Any) -> None:
         """A plain open and write at the final name."""
         self.note(qid, text, "in place", valid=True)
-        with open(self.path(qid), "wb") as file:
+        with open(self.path(qid), "wb", opener=no_follow) as file:
             file.write(json.dumps(document(qid, text, **more)).encode())
         self.journal.note("written", qid=qid)
 
@@ -80,7 +85,7 @@ class Answers:
         """The first part of a document and nothing more."""
         data = json.dumps(document(qid, text)).encode()
         self.note(qid, None, "partial", valid=False)
-        with open(self.path(qid), "wb") as file:
+        with open(self.path(qid), "wb", opener=no_follow) as file:
             file.write(data[: max(1, int(len(data) * keep))])
 
     def slowly(self, qid: str, text: str, pieces: int = 5) -> SlowAnswer:
@@ -106,7 +111,7 @@ class Answers:
     def stray(self, name: str, data: bytes = b"x") -> str:
         """A file of any other name, for instance a writer's temp file; returns its path."""
         path = os.path.join(self.directory, name)
-        with open(path, "wb") as file:
+        with open(path, "wb", opener=no_follow) as file:
             file.write(data)
         return path
 
@@ -126,7 +131,7 @@ class SlowAnswer:
         size = -(-len(data) // pieces)
         self.pieces = [data[at : at + size] for at in range(0, len(data), size)]
         self.answers, self.qid, self.text = answers, qid, text
-        self.file = open(answers.path(qid), "wb", buffering=0)
+        self.file = open(answers.path(qid), "wb", buffering=0, opener=no_follow)
 
     def step(self) -> bool:
         """Writes the next piece; False when that was the last one."""

@@ -192,17 +192,18 @@ class Lines:
 
 
 def _opener(path: str, flags: int) -> int:
-    """Where a pipe lies, its lack of a reader is an error and not a wait."""
-    return os.open(path, flags | os.O_NONBLOCK, 0o600)
+    """Never through a link that lies there already, and no waiting for the reader of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
 
 
 class Files:
     """Cases for the questions directory."""
 
-    def __init__(self, seed: int, directory: str) -> None:
+    def __init__(self, seed: int, directory: str, outside: str) -> None:
+        """`outside` is a file of the test's own, which links point to."""
         self.random = random.Random(seed)
         self.directory = os.fsencode(directory)
-        self.outside = directory + "-outside"
+        self.outside = outside
         self._count = 0
 
     def put(self, open_qids: list[str]) -> None:
@@ -213,7 +214,7 @@ class Files:
             if chance < 0.03:
                 os.mkfifo(path)
             elif chance < 0.06:
-                os.symlink(self.random.choice(["/etc/passwd", "/nonexistent", ".", "loop"]), path)
+                os.symlink(self.random.choice([self.outside, "nowhere", ".", "loop"]), path)
             elif chance < 0.08:
                 os.mkdir(path)
             elif chance < 0.10:

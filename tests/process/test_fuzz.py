@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,7 +72,9 @@ def test_fuzzed_lines(scene: Scene, counts: Callable[[int, int], int]) -> None:
 def test_fuzzed_answer_files(scene: Scene, counts: Callable[[int, int], int]) -> None:
     daemon = scene.daemon("--poll-ms", "50")
     pi = scene.peers.pi()
-    files = Files(SEED, scene.home.questions)
+    outside = Path(scene.home.root, "outside")
+    outside.write_text("untouched")
+    files = Files(SEED, scene.home.questions, str(outside))
     batch = 250
     for number in range(counts(1000, 10000) // batch):
         asked = [pi.ask(f"Question {number} {i}?", ["A", "B"]) for i in range(3)]
@@ -81,6 +84,7 @@ def test_fuzzed_answer_files(scene: Scene, counts: Callable[[int, int], int]) ->
         clear(scene)
         assert daemon.running, daemon.stderr()[-3000:]
         assert daemon.ping() < 1.0
+    assert outside.read_text() == "untouched"
     assert daemon.open_files() < 50
     still_well(scene, daemon)
     assert daemon.stop() == 0
