@@ -60,16 +60,18 @@ class Replied(NamedTuple):
 
 
 class _Lane:
-    """The replies for one asker, one at a time and in order.
+    """The replies for one asker, one at a time and in order but for those that it refuses.
 
     A lane with replies is either in the heap of waiting lanes or has one try under way.
     """
 
-    __slots__ = ("backoff", "endpoint", "first_try", "gone_since", "refused_since", "replies")
+    __slots__ = ("backoff", "endpoint", "first_try", "gone_since", "refused", "replies")
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.replies: deque[Reply] = deque()
+        # Since when the asker refuses which replies, by qid.
+        self.refused: dict[str, float] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -77,7 +79,6 @@ class _Lane:
         self.backoff = Backoff(RETRY_FIRST, RETRY_CAP, floor=RETRY_FLOOR)
         self.first_try: float | None = None
         self.gone_since: float | None = None
-        self.refused_since: float | None = None
 
 
 class _Try:
@@ -237,12 +238,13 @@ class Replier:
         self._again(lane, now)
 
     def _refused(self, lane: _Lane, now: float) -> None:
-        if lane.refused_since is None:
-            lane.refused_since = now
-        if now - lane.refused_since >= REFUSED:
+        since = lane.refused.setdefault(lane.replies[0].qid, now)
+        if now - since >= REFUSED:
             self._settle(lane, Outcome.REFUSED, now)
         else:
             self._again(lane, now)
+            # The next one for this asker need not wait for that.
+            lane.replies.rotate(-1)
 
     def _again(self, lane: _Lane, now: float) -> None:
         if lane.first_try is not None and now - lane.first_try >= PATIENCE:
@@ -252,7 +254,9 @@ class Replier:
 
     def _settle(self, lane: _Lane, outcome: Outcome, now: float) -> None:
         """Report the first reply of a lane and go on with the next."""
-        self._report(Replied(lane.replies.popleft().qid, outcome))
+        qid = lane.replies.popleft().qid
+        lane.refused.pop(qid, None)
+        self._report(Replied(qid, outcome))
         if not lane.replies:
             del self._lanes[lane.endpoint]
         elif outcome is not Outcome.GONE:
