@@ -88,8 +88,8 @@ def _indented(value: object, newline: str) -> str:
 def question(text: str, options: Sequence[str], context: str | None) -> str:
     """The prompt: plain text, or JSON when there are options or a context."""
     if not options and context is None:
-        return clean_text(text)
-    fields: dict[str, object] = {"question": clean_text(text)}
+        return text
+    fields: dict[str, object] = {"question": text}
     if context is not None:
         fields["context"] = clean_text(context)
     fields["options"] = [{"title": clean_text(title)} for title in options]

@@ -59,6 +59,7 @@ def test_the_prompt_is_one_as_coms_cli_sends_it(pool: Pool) -> None:
     assert Path(sent["sender_cwd"]).samefile(pool.root)
     assert sent["conversation_id"] is None and sent["response_schema"] is None
     assert sent["msg_id"] in err and "300000 ms" in err
+    assert wait(lambda: peer.replies, 10)
     assert peer.replies == [{"type": "ack", "msg_id": sent["msg_id"]}]
     assert peer.nothing_more() and not pool.left()
 
@@ -223,7 +224,7 @@ def test_a_response_that_comes_before_the_ack_counts(pool: Pool, capsys) -> None
     peer = pool.peer(script=script)
     assert client.main(["ask", "user-remote", "q"], pool.environ) == 0
     assert capsys.readouterr().out == "early bird\n"
-    assert peer.replies[0]["type"] == "ack"
+    assert wait(lambda: peer.replies, 10) and peer.replies[0]["type"] == "ack"
     assert peer.next()["type"] == "prompt" and peer.nothing_more()
 
 
@@ -479,6 +480,7 @@ def test_a_response_to_another_prompt_is_nacked_and_does_not_count(pool: Pool, c
     peer = pool.peer(script=script)
     assert client.main(["ask", "user-remote", "q"], pool.environ) == 0
     assert capsys.readouterr().out == "right\n"
+    assert wait(lambda: len(peer.replies) == 6, 10)
     assert [reply["type"] for reply in peer.replies] == ["nack"] * 5 + ["ack"]
     assert peer.replies[2]["msg_id"] == 7 and peer.replies[3]["msg_id"] == ""
 
@@ -610,7 +612,7 @@ def test_a_second_response_is_acked_and_changes_nothing(pool: Pool, capsys) -> N
 
 
 def test_L7_the_longest_response_is_printed_whole(pool: Pool) -> None:
-    text = "ü" * (65_536 - 400)
+    text = "€" * (65_536 - 400)
     pool.peer(script=answers(text))
     code, out, _ = pool.run("ask", "user-remote", "q")
     assert (code, out) == (0, text + "\n")
@@ -689,7 +691,7 @@ def test_D4_the_entry_of_another_live_session_is_left_alone(pool: Pool, capsys) 
     assert namesake.nothing_more()
 
 
-@pytest.mark.parametrize("pid", [0, os.getpid()])
+@pytest.mark.parametrize("pid", [0, os.getpid()], ids=["nobody", "itself"])
 def test_an_entry_that_nobody_listens_for_is_replaced(pool: Pool, capsys, pid) -> None:
     more = {"pid": pid, "explicit": True, "heartbeat_at": None}
     pool.enter("coms-client", str(pool.sockets / "dead.sock"), **more)

@@ -162,11 +162,11 @@ def test_KH33_odd_files_beside_the_records_hide_nothing(pool: Pool, capsys) -> N
 
 
 def test_records_with_fields_of_other_types_are_shown_as_far_as_they_go(pool: Pool, capsys) -> None:
-    record(pool, owner=7, envelope=[], options="x", text=None, received_at="now")
+    record(pool, envelope=[], options="x", text=None, received_at="now")
     (item,) = shown(pool, capsys, "--show")
-    assert item["project"] == "" and item["peer"] == "" and item["options"] == []
+    assert item["project"] == "default" and item["peer"] == "" and item["options"] == []
     assert client.main(["questions"], pool.environ) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[2:] == ["-", "-", "yes"]
+    assert capsys.readouterr().out.splitlines()[1].split()[2:] == ["default", "-", "yes"]
 
 
 def test_a_peers_text_cannot_forge_rows_or_reach_the_terminal(pool: Pool, capsys) -> None:
