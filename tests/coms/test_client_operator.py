@@ -67,7 +67,12 @@ def shown(pool: Pool, capsys, *words: str) -> list[dict[str, Any]]:
 
 def test_questions_prints_the_open_ones_oldest_first(pool: Pool, capsys) -> None:
     young = record(pool, "received", age=3)
-    old = record(pool, "delivered", age=3 * 3600 + 120, owner={"project": "web", "name": "x", "session": ulid()})
+    old = record(
+        pool,
+        "delivered",
+        age=3 * 3600 + 120,
+        owner={"project": "web", "name": "x", "session": ulid()},
+    )
     middle = record(pool, "sending", age=125)
     for state in ("replying", "closed", "other"):
         record(pool, state)
