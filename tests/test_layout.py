@@ -64,7 +64,7 @@ HERMES_MODULES = {"agent", "gateway", "hermes_cli", "hermes_state", "plugins", "
 HERMES_PLACES = {"wishee/compat.py", "wishee/adapter.py"}
 WALL_CLOCK = {  # modules that stamp what people and peers read, or keep a deadline on disk
     "coms/book.py",
-    "coms/clientscope.py",
+    "coms/client/scope.py",
     "coms/desk.py",
     "coms/judge.py",
     "coms/records.py",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hermes_bridges.coms import client
-from hermes_bridges.coms.clientargs import GRAMMARS, Arguments, UsageError, help_text, parse
-from hermes_bridges.coms.clientscope import coms_dir, fresh_id, scope_of, stamp, timeout_ms
+from hermes_bridges.coms.client.args import GRAMMARS, Arguments, UsageError, help_text, parse
+from hermes_bridges.coms.client.scope import coms_dir, fresh_id, scope_of, stamp, timeout_ms
 from hermes_bridges.coms.verbs import VERBS
 from hermes_bridges.errors import ConfigError
 from tests.coms.client_stage import COMMAND, ROOT, Pool

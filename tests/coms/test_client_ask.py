@@ -359,8 +359,8 @@ def test_H5_a_peer_that_never_acks_does_not_hold_the_client(pool: Pool, capsys) 
 
 
 def test_H5_the_ack_has_a_limit_of_its_own(pool: Pool, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("hermes_bridges.coms.clientask.ACK_LIMIT", 0.2)
-    monkeypatch.setattr("hermes_bridges.coms.clientask.CANCEL_LIMIT", 0.2)
+    monkeypatch.setattr("hermes_bridges.coms.client.ask.ACK_LIMIT", 0.2)
+    monkeypatch.setattr("hermes_bridges.coms.client.ask.CANCEL_LIMIT", 0.2)
     begun = time.monotonic()
     with pool.stuck():
         assert client.main(["ask", "user-remote", "q", "--timeout", "60000"], pool.environ) == 3
@@ -619,8 +619,8 @@ def test_L7_the_longest_response_is_printed_whole(pool: Pool) -> None:
 
 
 def test_idle_and_many_visitors_keep_nobody_out(pool: Pool, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("hermes_bridges.coms.clientinbox.IDLE", 0.3)
-    monkeypatch.setattr("hermes_bridges.coms.clientinbox.VISITORS_MAX", 4)
+    monkeypatch.setattr("hermes_bridges.coms.client.inbox.IDLE", 0.3)
+    monkeypatch.setattr("hermes_bridges.coms.client.inbox.VISITORS_MAX", 4)
     crowd: list[socket.socket] = []
 
     def script(peer: Peer, connection: Connection, envelope: Fields) -> None:

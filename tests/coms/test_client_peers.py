@@ -181,7 +181,7 @@ def test_a_cancel_that_is_refused_keeps_the_marker(pool: Pool, capsys) -> None:
 
 
 def test_H5_a_cancel_that_is_never_acked_ends_with_3(pool: Pool, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("hermes_bridges.coms.clientpeers.ACK_LIMIT", 0.2)
+    monkeypatch.setattr("hermes_bridges.coms.client.peers.ACK_LIMIT", 0.2)
     with pool.stuck():
         assert client.main(["cancel", "user-remote", ulid()], pool.environ) == 3
 

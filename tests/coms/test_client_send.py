@@ -478,7 +478,7 @@ def test_await_ends_at_its_time_with_3(pool: Pool, capsys) -> None:
 
 
 def test_await_gives_up_on_a_file_that_stays_unreadable(pool: Pool, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("hermes_bridges.coms.clientmail.GRACE", 0.2)
+    monkeypatch.setattr("hermes_bridges.coms.client.mail.GRACE", 0.2)
     responses = pool.spool() / "responses"
     responses.mkdir(parents=True)
     msg_id = ulid()
@@ -600,7 +600,7 @@ def test_reply_that_is_too_long_is_refused_and_not_cut(pool: Pool, capsys) -> No
 
 
 def test_a_reply_that_does_not_arrive_keeps_the_prompt(pool: Pool, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("hermes_bridges.coms.clientmail.ACK_LIMIT", 0.2)
+    monkeypatch.setattr("hermes_bridges.coms.client.mail.ACK_LIMIT", 0.2)
     endpoints: list[object] = [str(pool.sockets / "gone.sock"), 7, None, "relative"]
     with pool.stuck() as stuck:
         endpoints.append(stuck.getsockname())

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hermes_bridges.coms.clientinbox import IDLE, Inbox
-from hermes_bridges.coms.clientloop import READ, Interrupted, Loop
-from hermes_bridges.coms.clientwire import Call, Refused, Unreachable
+from hermes_bridges.coms.client.inbox import IDLE, Inbox
+from hermes_bridges.coms.client.loop import READ, Interrupted, Loop
+from hermes_bridges.coms.client.wire import Call, Refused, Unreachable
 from tests.conftest import wait
 from tests.harness.wire import encode
 

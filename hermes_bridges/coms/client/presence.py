@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from hermes_bridges.coms import envelope
-from hermes_bridges.coms.clientinbox import Inbox
-from hermes_bridges.coms.clientloop import Loop
-from hermes_bridges.coms.clientscope import Scope, stamp
+from hermes_bridges.coms.client.inbox import Inbox
+from hermes_bridges.coms.client.loop import Loop
+from hermes_bridges.coms.client.scope import Scope, stamp
 from hermes_bridges.coms.jsrules import clean_text, parse_json, stringify
 from hermes_bridges.coms.registry import Registry, listens
 

@@ -4,11 +4,11 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-from hermes_bridges.coms.clientargs import Arguments
-from hermes_bridges.coms.clientloop import Interrupted, Loop
-from hermes_bridges.coms.clientpresence import Presence, Response, identity
-from hermes_bridges.coms.clientscope import message_id, scope_of, timeout_ms
-from hermes_bridges.coms.clientspool import Spool, Unreadable
+from hermes_bridges.coms.client.args import Arguments
+from hermes_bridges.coms.client.loop import Interrupted, Loop
+from hermes_bridges.coms.client.presence import Presence, Response, identity
+from hermes_bridges.coms.client.scope import message_id, scope_of, timeout_ms
+from hermes_bridges.coms.client.spool import Spool, Unreadable
 from hermes_bridges.coms.envelope import Prompt
 from hermes_bridges.coms.registry import Registry
 from hermes_bridges.errors import FileRefused

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from hermes_bridges.coms.clientargs import UsageError
-from hermes_bridges.coms.clientloop import READ, Loop, TimedOut
+from hermes_bridges.coms.client.args import UsageError
+from hermes_bridges.coms.client.loop import READ, Loop, TimedOut
 from hermes_bridges.coms.envelope import LINE_CAP
 from hermes_bridges.coms.jsrules import clean_text, stringify
 from hermes_bridges.errors import BridgeError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from hermes_bridges.coms.clientargs import Arguments, UsageError
+from hermes_bridges.coms.client.args import Arguments, UsageError
 from hermes_bridges.coms.envelope import is_ulid, new_ulid
 from hermes_bridges.coms.registry import valid_name, valid_project
 from hermes_bridges.errors import ConfigError

@@ -7,16 +7,16 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hermes_bridges.coms.clientargs import Arguments, UsageError
-from hermes_bridges.coms.clientloop import Loop
-from hermes_bridges.coms.clientscope import (
+from hermes_bridges.coms.client.args import Arguments, UsageError
+from hermes_bridges.coms.client.loop import Loop
+from hermes_bridges.coms.client.scope import (
     DEFAULT_TIMEOUT_MS,
     bridge_dir,
     message_id,
     stamp,
     wall_now,
 )
-from hermes_bridges.coms.clienttext import complain, one_line, pretty, read_text, say
+from hermes_bridges.coms.client.text import complain, one_line, pretty, read_text, say
 from hermes_bridges.coms.envelope import is_ulid
 from hermes_bridges.coms.inquiry import OPEN_STATES
 from hermes_bridges.coms.jsrules import stringify, trim

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from hermes_bridges.coms.clientargs import (
+from hermes_bridges.coms.client.args import (
     GRAMMARS,
     Arguments,
     UsageError,
@@ -12,8 +12,8 @@ from hermes_bridges.coms.clientargs import (
     parse,
     usage,
 )
-from hermes_bridges.coms.clientloop import Interrupted, Loop, TimedOut
-from hermes_bridges.coms.clienttext import complain, say
+from hermes_bridges.coms.client.loop import Interrupted, Loop, TimedOut
+from hermes_bridges.coms.client.text import complain, say
 from hermes_bridges.coms.verbs import VERBS
 from hermes_bridges.errors import BridgeError
 
@@ -67,25 +67,25 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _function(verb: str) -> Verb:
     # Imported when called: a client should start at once.
     if verb in ("list", "ping", "cancel"):
-        from hermes_bridges.coms import clientpeers as peers
+        from hermes_bridges.coms.client import peers
 
         return {"list": peers.list_peers, "ping": peers.ping, "cancel": peers.cancel}[verb]
     if verb in ("await", "reply"):
-        from hermes_bridges.coms import clientmail as mail
+        from hermes_bridges.coms.client import mail
 
         return {"await": mail.await_response, "reply": mail.reply}[verb]
     if verb in ("questions", "answer"):
-        from hermes_bridges.coms import clientoperator as operator
+        from hermes_bridges.coms.client import operator
 
         return {"questions": operator.questions, "answer": operator.answer}[verb]
     if verb == "ask":
-        from hermes_bridges.coms.clientask import ask
+        from hermes_bridges.coms.client.ask import ask
 
         return ask
     if verb == "send":
-        from hermes_bridges.coms.clientsend import send
+        from hermes_bridges.coms.client.send import send
 
         return send
-    from hermes_bridges.coms.clientwaiter import listen
+    from hermes_bridges.coms.client.waiter import listen
 
     return listen

@@ -6,7 +6,7 @@ import os
 import socket
 
 from hermes_bridges.coms import envelope
-from hermes_bridges.coms.clientloop import READ, WRITE, Loop, TimedOut
+from hermes_bridges.coms.client.loop import READ, WRITE, Loop, TimedOut
 from hermes_bridges.coms.registry import SOCKET_PATH_MAX
 from hermes_bridges.errors import BridgeError
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hermes_bridges.coms import envelope
-from hermes_bridges.coms.clientargs import Arguments
-from hermes_bridges.coms.clientloop import Loop
-from hermes_bridges.coms.clientscope import (
+from hermes_bridges.coms.client.args import Arguments
+from hermes_bridges.coms.client.loop import Loop
+from hermes_bridges.coms.client.scope import (
     Scope,
     fresh_id,
     message_id,
@@ -15,9 +15,9 @@ from hermes_bridges.coms.clientscope import (
     stamp,
     timeout_ms,
 )
-from hermes_bridges.coms.clientspool import Spool
-from hermes_bridges.coms.clienttext import one_line, pretty, say
-from hermes_bridges.coms.clientwire import ACK_LIMIT, exchange, socket_path
+from hermes_bridges.coms.client.spool import Spool
+from hermes_bridges.coms.client.text import one_line, pretty, say
+from hermes_bridges.coms.client.wire import ACK_LIMIT, exchange, socket_path
 from hermes_bridges.coms.registry import Registry
 from hermes_bridges.errors import BridgeError
 

@@ -5,14 +5,14 @@ import sys
 from collections.abc import Mapping
 
 from hermes_bridges.coms import envelope
-from hermes_bridges.coms.clientargs import Arguments, UsageError
-from hermes_bridges.coms.clientask import PeerError
-from hermes_bridges.coms.clientloop import Loop, TimedOut
-from hermes_bridges.coms.clientpresence import identity
-from hermes_bridges.coms.clientscope import fresh_id, message_id, scope_of, stamp, timeout_ms
-from hermes_bridges.coms.clientspool import Spool, Stored, Unreadable
-from hermes_bridges.coms.clienttext import complain, pretty, read_text, say
-from hermes_bridges.coms.clientwire import ACK_LIMIT, exchange, socket_path
+from hermes_bridges.coms.client.args import Arguments, UsageError
+from hermes_bridges.coms.client.ask import PeerError
+from hermes_bridges.coms.client.loop import Loop, TimedOut
+from hermes_bridges.coms.client.presence import identity
+from hermes_bridges.coms.client.scope import fresh_id, message_id, scope_of, stamp, timeout_ms
+from hermes_bridges.coms.client.spool import Spool, Stored, Unreadable
+from hermes_bridges.coms.client.text import complain, pretty, read_text, say
+from hermes_bridges.coms.client.wire import ACK_LIMIT, exchange, socket_path
 from hermes_bridges.coms.registry import Registry
 from hermes_bridges.errors import BridgeError
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from hermes_bridges.coms import envelope
-from hermes_bridges.coms.clientargs import Arguments, UsageError
-from hermes_bridges.coms.clientloop import Loop, TimedOut
-from hermes_bridges.coms.clientpeers import Peer, find, withdraw
-from hermes_bridges.coms.clientpresence import Identity, Presence, Response, identity
-from hermes_bridges.coms.clientscope import Scope, fresh_id, scope_of, stamp, timeout_ms
-from hermes_bridges.coms.clientspool import Spool
-from hermes_bridges.coms.clienttext import complain, pretty, question, read_text, say
-from hermes_bridges.coms.clientwire import ACK_LIMIT, Call, Refused, Unreachable
+from hermes_bridges.coms.client.args import Arguments, UsageError
+from hermes_bridges.coms.client.loop import Loop, TimedOut
+from hermes_bridges.coms.client.peers import Peer, find, withdraw
+from hermes_bridges.coms.client.presence import Identity, Presence, Response, identity
+from hermes_bridges.coms.client.scope import Scope, fresh_id, scope_of, stamp, timeout_ms
+from hermes_bridges.coms.client.spool import Spool
+from hermes_bridges.coms.client.text import complain, pretty, question, read_text, say
+from hermes_bridges.coms.client.wire import ACK_LIMIT, Call, Refused, Unreachable
 from hermes_bridges.coms.registry import Registry
 from hermes_bridges.errors import BridgeError
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 
 from hermes_bridges.coms import envelope
-from hermes_bridges.coms.clientloop import READ, WRITE, Loop
+from hermes_bridges.coms.client.loop import READ, WRITE, Loop
 from hermes_bridges.coms.registry import listens
 from hermes_bridges.errors import BridgeError
 

@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple
 
-from hermes_bridges.coms.clientscope import Scope, stamp
+from hermes_bridges.coms.client.scope import Scope, stamp
 from hermes_bridges.coms.envelope import Prompt, is_ulid
 from hermes_bridges.coms.jsrules import parse_json, stringify
 from hermes_bridges.core import files

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from hermes_bridges.coms.clientargs import Arguments
-from hermes_bridges.coms.clientask import Errand, ask, compose, delivery
-from hermes_bridges.coms.clientloop import READ, Loop
-from hermes_bridges.coms.clientspool import Spool
-from hermes_bridges.coms.clienttext import say
-from hermes_bridges.coms.clientwaiter import READY
+from hermes_bridges.coms.client.args import Arguments
+from hermes_bridges.coms.client.ask import Errand, ask, compose, delivery
+from hermes_bridges.coms.client.loop import READ, Loop
+from hermes_bridges.coms.client.spool import Spool
+from hermes_bridges.coms.client.text import say
+from hermes_bridges.coms.client.waiter import READY
 from hermes_bridges.core.sdnotify import CHILD_UNSET
 from hermes_bridges.errors import BridgeError
 
