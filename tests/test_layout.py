@@ -33,7 +33,17 @@ TOP_LEVEL = {
     "tests",
 }
 FORBIDDEN_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
-PURE = {"envelope", "jsrules", "protocol", "questions", "text"}
+PURE = {
+    "clusters",
+    "envelope",
+    "jsdates",
+    "jsrules",
+    "peertext",
+    "protocol",
+    "questions",
+    "telegramtext",
+    "text",
+}
 DATA_MODULES = {
     "__future__",
     "bisect",

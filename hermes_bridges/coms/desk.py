@@ -50,6 +50,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.waker = Waker()
+        # Limited by INBOX_MAX for prompts, and by the open questions for the rest.
         self._items: SimpleQueue[Item] = SimpleQueue()
 
     def put(self, item: Item) -> None:

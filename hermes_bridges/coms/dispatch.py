@@ -58,6 +58,7 @@ class Dispatch:
         self._jobs = jobs
         self._stopping = stopping
         self._mask = mask
+        # As many questions as are open, and NOTES_MAX notes.
         self._waiting: deque[Job] = deque()
         self._notes = 0
         self._running: set[str] = set()

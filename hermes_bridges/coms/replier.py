@@ -69,6 +69,7 @@ class _Lane:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
+        # As many as there are questions of this asker.
         self.replies: deque[Reply] = deque()
         # Since when the asker refuses which replies, by qid.
         self.refused: dict[str, float] = {}
@@ -116,6 +117,7 @@ class Replier:
         self._waker = Waker()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._waker.fileno(), selectors.EVENT_READ)
+        # As many as there are questions.
         self._inbox: SimpleQueue[Reply] = SimpleQueue()
         self._lanes: dict[str, _Lane] = {}
         self._waiting: list[tuple[float, int, _Lane]] = []

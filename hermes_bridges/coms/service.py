@@ -158,6 +158,7 @@ class _Daemon:
         settings = self._settings
         admission, inbox = Admission(), Inbox()
         stopping, stop_waker = threading.Event(), Waker()
+        # As many as there are couriers.
         jobs: SimpleQueue[Job | None] = SimpleQueue()
 
         def reachable(endpoint: str) -> bool:

@@ -13,7 +13,7 @@ from hermes_bridges.coms.client.args import (
     usage,
 )
 from hermes_bridges.coms.client.loop import Interrupted, Loop, TimedOut
-from hermes_bridges.coms.client.text import complain, say
+from hermes_bridges.coms.client.terminal import complain, say
 from hermes_bridges.coms.verbs import VERBS
 from hermes_bridges.errors import BridgeError
 

@@ -11,7 +11,7 @@ from hermes_bridges.coms.client.peers import Peer, find, withdraw
 from hermes_bridges.coms.client.presence import Identity, Presence, Response, identity
 from hermes_bridges.coms.client.scope import Scope, fresh_id, scope_of, stamp, timeout_ms
 from hermes_bridges.coms.client.spool import Spool
-from hermes_bridges.coms.client.text import complain, pretty, question, read_text, say
+from hermes_bridges.coms.client.terminal import complain, pretty, question, read_text, say
 from hermes_bridges.coms.client.wire import ACK_LIMIT, Call, Refused, Unreachable
 from hermes_bridges.coms.registry import Registry
 from hermes_bridges.errors import BridgeError

@@ -11,7 +11,7 @@ from hermes_bridges.coms.client.loop import Loop, TimedOut
 from hermes_bridges.coms.client.presence import identity
 from hermes_bridges.coms.client.scope import fresh_id, message_id, scope_of, stamp, timeout_ms
 from hermes_bridges.coms.client.spool import Spool, Stored, Unreadable
-from hermes_bridges.coms.client.text import complain, pretty, read_text, say
+from hermes_bridges.coms.client.terminal import complain, pretty, read_text, say
 from hermes_bridges.coms.client.wire import ACK_LIMIT, exchange, socket_path
 from hermes_bridges.coms.registry import Registry
 from hermes_bridges.errors import BridgeError

@@ -16,7 +16,7 @@ from hermes_bridges.coms.client.scope import (
     stamp,
     wall_now,
 )
-from hermes_bridges.coms.client.text import complain, one_line, pretty, read_text, say
+from hermes_bridges.coms.client.terminal import complain, one_line, pretty, read_text, say
 from hermes_bridges.coms.envelope import is_ulid
 from hermes_bridges.coms.inquiry import OPEN_STATES
 from hermes_bridges.coms.jsrules import stringify, trim

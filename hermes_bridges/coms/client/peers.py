@@ -16,7 +16,7 @@ from hermes_bridges.coms.client.scope import (
     timeout_ms,
 )
 from hermes_bridges.coms.client.spool import Spool
-from hermes_bridges.coms.client.text import one_line, pretty, say
+from hermes_bridges.coms.client.terminal import one_line, pretty, say
 from hermes_bridges.coms.client.wire import ACK_LIMIT, exchange, socket_path
 from hermes_bridges.coms.registry import Registry
 from hermes_bridges.errors import BridgeError

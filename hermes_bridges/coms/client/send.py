@@ -11,7 +11,7 @@ from hermes_bridges.coms.client.args import Arguments
 from hermes_bridges.coms.client.ask import Errand, ask, compose, delivery
 from hermes_bridges.coms.client.loop import READ, Loop
 from hermes_bridges.coms.client.spool import Spool
-from hermes_bridges.coms.client.text import say
+from hermes_bridges.coms.client.terminal import say
 from hermes_bridges.coms.client.waiter import READY
 from hermes_bridges.core.sdnotify import CHILD_UNSET
 from hermes_bridges.errors import BridgeError
