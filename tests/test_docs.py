@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,34 +65,45 @@ def test_the_launcher_of_the_tests_runs():
     assert "1 passed" in run(str(ROOT / "bin/test"), "tests/test_layout.py", "-k", "something")
 
 
+@contextmanager
+def running(*command: str, **more) -> Iterator[subprocess.Popen[str]]:
+    """A child process with its output on pipes, which ends with the block at the latest."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, **more)
+    try:
+        yield child
+    finally:
+        child.terminate()
+        child.communicate(timeout=30)
+
+
 @pytest.fixture
 def host(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A host where Hermes can send: the command on PATH, and a phone that shows what it gets."""
     monkeypatch.setenv("HOME", str(short_tmp))
     monkeypatch.setenv("PATH", f"{short_tmp}:{os.environ['PATH']}")
     hermes = hermes_command.install(str(short_tmp))
-    phone = subprocess.Popen([hermes, "phone"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    assert phone.stdout is not None and b"the phone is on" in phone.stdout.readline()
-    yield
-    phone.terminate()
-    phone.communicate()
+    with running(hermes, "phone", stdout=subprocess.PIPE) as phone:
+        assert phone.stdout is not None and "the phone is on" in phone.stdout.readline()
+        yield
+
+
+def open_question(command: str) -> str | None:
+    found = re.search(r"\b[0-9A-HJKMNP-TV-Z]{26}\b", said := run(command, "questions", "--show"))
+    return found[0] if found and "Deploy now?" in said else None
 
 
 def test_the_bridge_and_its_client_run(host):
     command = str(ROOT / "bin/bridge-coms")
     run(command, "--check")
-    bridge = subprocess.Popen([command, "--to", "telegram:42"], stderr=subprocess.PIPE, text=True)
-    assert bridge.stderr is not None
-    assert "user-remote@default listening (telegram:42)" in bridge.stderr.readline()
-    question = ["user-remote", "Deploy now?", "--option", "yes", "--option", "no"]
-    asker = subprocess.Popen([command, "ask", *question], stdout=subprocess.PIPE, text=True)
-    said = wait(lambda: run(command, "questions", "--show"), 20)
-    assert "Deploy now?" in said
-    found = re.search(r"\b[0-9A-HJKMNP-TV-Z]{26}\b", said)
-    assert found, said
-    run(command, "answer", found[0], "yes")
-    out, _ = asker.communicate(timeout=30)
-    assert (asker.returncode, "yes" in out) == (0, True)
-    bridge.terminate()
-    bridge.communicate(timeout=30)
-    assert bridge.returncode == 0
+    with running(command, "--to", "telegram:42", stderr=subprocess.PIPE) as bridge:
+        assert bridge.stderr is not None
+        assert "user-remote@default listening (telegram:42)" in bridge.stderr.readline()
+        question = ["user-remote", "Deploy now?", "--option", "yes", "--option", "no"]
+        with running(command, "ask", *question, stdout=subprocess.PIPE) as asker:
+            qid = wait(lambda: open_question(command), 20)
+            run(command, "answer", qid, "yes")
+            out, _ = asker.communicate(timeout=30)
+            assert (asker.returncode, "yes" in out) == (0, True)
+        bridge.terminate()
+        bridge.communicate(timeout=30)
+        assert bridge.returncode == 0
