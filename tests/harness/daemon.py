@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import marshal
 import os
 import re
@@ -20,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, TypeVar
 
-from . import journal, wire
+from . import journal, judge, wire
 
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMMAND = (sys.executable, "-m", "hermes_bridges.coms")
@@ -97,8 +96,13 @@ class Home:
         return self._documents(self.agents(project))
 
     def records(self) -> dict[str, Fields]:
-        """The question records by qid (file name without `.json`)."""
+        """The question records by qid (file name without `.json`), as they stand now."""
         return self._documents(self.pending)
+
+    def record_names(self) -> list[str]:
+        """File names of the records, also of those that cannot be read."""
+        names = os.listdir(self.pending)
+        return [name for name in names if name.endswith(".json") and not name.startswith(".")]
 
     def open_records(self) -> dict[str, Fields]:
         return {q: r for q, r in self.records().items() if r.get("state") != "closed"}
@@ -124,6 +128,8 @@ class Home:
 
     @staticmethod
     def _documents(directory: str) -> dict[str, Fields]:
+        """By file name without `.json`. A file may hold one document after the other, a line
+        each: the last whole one counts."""
         documents = {}
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(directory):
@@ -131,12 +137,7 @@ class Home:
                     continue
                 with contextlib.suppress(FileNotFoundError, ValueError):
                     with open(os.path.join(directory, name), encoding="utf-8") as file:
-                        text = file.read()
-                    try:
-                        document = json.loads(text)
-                    except ValueError:
-                        # A question's record: a line a state, the last one counts.
-                        document = json.loads(text.rstrip("\n").rpartition("\n")[2])
+                        document = judge.last_document(file.read())
                     documents[name[: -len(".json")]] = document
         return documents
 

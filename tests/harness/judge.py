@@ -360,6 +360,24 @@ def leftovers(home: str, coms_dir: str | None = None) -> list[str]:
     return found
 
 
+def last_document(text: str) -> Note:
+    """The document of a file, or the last whole line of one that is appended to."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        for line in reversed(text.split("\n")):
+            try:
+                document = json.loads(line)
+                break
+            except ValueError:
+                continue
+        else:
+            raise
+    if not isinstance(document, dict):
+        raise ValueError("no object")
+    return document
+
+
 def _may_stay(path: str, bridge: str) -> bool:
     status = os.lstat(path)
     directory, name = os.path.split(path)
@@ -371,7 +389,7 @@ def _may_stay(path: str, bridge: str) -> bool:
         return status.st_size == 0
     if directory == os.path.join(bridge, "pending") and re.fullmatch(r"[0-9A-Z]{26}\.json", name):
         with open(path, encoding="utf-8") as file:
-            return bool(json.load(file).get("state") == "closed")
+            return bool(last_document(file.read()).get("state") == "closed")
     return False
 
 

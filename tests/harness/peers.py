@@ -401,7 +401,7 @@ class Peers:
     def pi(self, **options: Any) -> Pi:
         return self._make(Pi, None, **options)
 
-    def _make(self, kind: type[Any], name: str | None, **options: Any) -> Any:
+    def _make(self, kind: type[Any], name: str | None, /, **options: Any) -> Any:
         """name=, path= and any option of `Peer`."""
         number = len(self.all)
         name = options.pop("name", None) or name or f"{kind.kind.replace('_', '-')}-{number}"

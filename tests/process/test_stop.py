@@ -30,8 +30,7 @@ def assert_gone(scene: Scene, daemon: Daemon) -> None:
     notes = journal.read(scene.hermes.journal)
     pids = {n["pid"] for n in notes} | {n["child"] for n in notes if n["what"] == "grandchild"}
     wait(lambda: not any(map(alive, pids)), 0.5, "no child of the daemon lives on")
-    names = [name for name in os.listdir(home.pending) if name.endswith(".json")]
-    assert len(home.records()) == len(names), "every record can be read"
+    assert len(home.records()) == len(home.record_names()), "every record can be read"
 
 
 def state_of(scene: Scene, qid: str) -> object:
