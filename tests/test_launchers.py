@@ -13,7 +13,9 @@ import pytest
 
 from tests.conftest import ROOT
 
-LAUNCHERS = sorted(path.name for path in (ROOT / "bin").iterdir() if "." not in path.name)
+LAUNCHERS = sorted(
+    path.name for path in (ROOT / "bin").iterdir() if path.is_file() and not path.suffix
+)
 
 
 @pytest.fixture
