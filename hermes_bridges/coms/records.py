@@ -22,6 +22,8 @@ from hermes_bridges.errors import BridgeError, FileRefused
 VERSION = 1
 # An envelope's line is at most 64 Ki units, a response line too; JSON escapes can double them.
 RECORD_MAX = 1024 * 1024
+# Bytes from which a record is brought back to one line when it is taken over.
+RECORD_GROWN = RECORD_MAX // 4
 
 Body = dict[str, object]
 
@@ -63,7 +65,7 @@ class Records:
         self._lock_fd = -1
         self._failing = False
         self._told: set[str] = set()
-        # Files whose last write failed: the next one replaces them.
+        # Files that are not to be appended to: the next write replaces them.
         self._torn: set[str] = set()
 
     def open(self) -> list[str]:
@@ -110,6 +112,8 @@ class Records:
             if session not in alive:
                 alive[session] = self.is_alive(session)
             if not alive[session]:
+                if self._is_unfit(qid):
+                    self._torn.add(qid)
                 mine.append(record)
         return mine
 
@@ -149,7 +153,7 @@ class Records:
     def append(self, qid: str, state: str, body: Body) -> bool:
         """Write the next state of a question; False when that is not possible now."""
         if qid in self._torn:
-            return self._told_once(qid, lambda: self._replace(qid, state, body, durable=False))
+            return self._told_once(qid, lambda: self._replace(qid, state, body, durable=True))
         return self._told_once(qid, lambda: self._append(qid, state, body))
 
     def sync(self, qid: str) -> bool:
@@ -204,6 +208,16 @@ class Records:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(fd)
+
+    def _is_unfit(self, qid: str) -> bool:
+        """Whether a dead owner's file ends within a line, or has grown through many starts."""
+        try:
+            with open(self._path(qid), "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 1))
+                return size > RECORD_GROWN or file.read(1) != b"\n"
+        except OSError:
+            return True
 
     def _line(self, qid: str, state: str, body: Body) -> bytes:
         owner = self.owner._asdict()
