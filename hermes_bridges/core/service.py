@@ -78,7 +78,8 @@ class Service:
         self._ending = False
         self._died = False
         self._deadline = math.inf
-        self._tick_due = self._ping_due = -math.inf
+        self._tick_due = math.inf if tick is None else -math.inf
+        self._ping_due = -math.inf
         self._told = ""
         self._stuck: list[str] = []
         # A SimpleQueue's put may be re-entered: besides a wake, all that a handler may do.
