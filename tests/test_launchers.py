@@ -102,7 +102,8 @@ def test_once_made_it_says_nothing_more_from_any_directory_and_by_a_link(tmp_pat
 def test_a_checkout_that_cannot_be_written_has_its_environment_in_the_cache(
     venv, tmp_path, monkeypatch
 ):
-    assert venv.place() == ROOT / ".venv" and venv.in_place(venv.place())
+    monkeypatch.setattr(venv, "ROOT", tmp_path)
+    assert venv.place() == tmp_path / ".venv" and venv.in_place(venv.place())
     monkeypatch.setattr(venv, "ROOT", tmp_path / "absent")
     first = venv.place()
     assert first.parent == Path(os.environ["HOME"]) / ".cache/hermes-bridges"
