@@ -12,7 +12,8 @@ from hermes_bridges.telegram.skilltree import LIAISON, SKILLS
 PROGRAM = "bridge-telegram"
 USAGE = """\
 usage: bridge-telegram status  [--profile P] [--questions-dir DIR] [--json]
-       bridge-telegram install [--profile P] [--skill NAME] [--force] [--restart] [--json]
+       bridge-telegram install [--profile P] [--skill NAME] [--force]
+                       [--restart] [--json]
        bridge-telegram on <chat>[:<topic>] [--profile P] [--via herdr|systemd]
                        [--project NAME] [--questions-dir DIR] [--json]
        bridge-telegram off <chat>[:<topic>] [--profile P] [--via herdr|systemd]
@@ -24,7 +25,7 @@ HELP = (
     USAGE
     + """
 actions:
-  status   tells whether questions can go out and answers come back; changes nothing
+  status   tells whether questions can go out and answers come back
   install  copies a skill into the profile of the Telegram gateway
   on       starts the bridge for a Telegram chat, once everything is ready
   off      stops it
@@ -32,10 +33,10 @@ actions:
 flags:
   --profile P          Hermes profile; default: that of the only running gateway
   --skill NAME         hub-liaison (default) or hub-conductor
-  --force              replace a skill that differs; the old one is kept in a backup
+  --force              replace a skill that differs; the old one is kept
   --restart            restart a running gateway, so that it sees the skill
-  --via herdr|systemd  a Herdr pane (default where HERDR_PANE_ID is set) or the user unit
-                       hermes-coms-bridge@<project>.service
+  --via herdr|systemd  a Herdr pane (the default where HERDR_PANE_ID is set), or
+                       the user unit hermes-coms-bridge@<project>.service
   --project NAME       coms project; default: that of the current pane, else
                        PI_COMS_PROJECT, else "default"
   --questions-dir DIR  where the bridge looks for answers

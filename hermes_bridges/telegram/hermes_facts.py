@@ -22,7 +22,7 @@ _GATEWAY = re.compile(r"  ([✓✗]) ([A-Za-z0-9][A-Za-z0-9._-]*)(?: \(current\)
 _PID = re.compile(r"PID ([1-9][0-9]{0,9})")
 _TOOLSET = re.compile(r"  (✓ enabled|✗ disabled)  ([A-Za-z0-9_.-]+)(?:  .*)?")
 _BACKEND = re.compile(r"  Backend: +(\S+) *")
-_NO_SUCH = "invalid choice: '?{}'?"
+_NO_SUCH = r"invalid choice: ('?){}\1(?!\S)"
 _LONGEST_QUOTE = 100
 
 

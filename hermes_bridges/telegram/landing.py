@@ -36,7 +36,9 @@ _ASSIGNMENT = re.compile(
 )
 _SETTINGS_LIMIT = 1 << 20
 _ENVIRON_LIMIT = 1 << 22
-_CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
+CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
+CONTAINER_GROUPS = "/proc/1/cgroup"
+CONTAINER_MOUNTS = "/proc/self/mountinfo"
 _CONTAINER_WORDS = ("docker", "podman", "/lxc/", "kubepods", "containerd", "crio")
 
 
@@ -152,14 +154,14 @@ def _assignments(path: str) -> dict[str, str]:
 
 def in_container(environ: Mapping[str, str]) -> bool:
     """Whether Hermes takes this host for a container."""
-    if environ.get("KUBERNETES_SERVICE_HOST") or any(map(os.path.exists, _CONTAINER_FILES)):
+    if environ.get("KUBERNETES_SERVICE_HOST") or any(map(os.path.exists, CONTAINER_FILES)):
         return True
     roots = [
         line
-        for line in _lines("/proc/self/mountinfo")
+        for line in _lines(CONTAINER_MOUNTS)
         if len(fields := line.split()) > 4 and fields[4] == "/"
     ]
-    marked = [*_lines("/proc/1/cgroup"), *roots]
+    marked = [*_lines(CONTAINER_GROUPS), *roots]
     return any(word in line for line in marked for word in _CONTAINER_WORDS)
 
 

@@ -17,7 +17,7 @@ from hermes_bridges.telegram.hermes_facts import Gateway, plain
 PATIENCE = 300.0
 """Seconds until a restart must have come to something: a busy gateway first finishes its turns."""
 LOG = "bridge-telegram-restart.log"
-_LOOK = 3.0  # seconds between two looks at the list of gateways
+LOOK = 3.0  # seconds between two looks at the list of gateways
 _SAID_LIMIT = 4096
 
 
@@ -64,8 +64,8 @@ def _watch(hermes: Hermes, gateway: Gateway, pid: int, patience: float) -> int |
     """The exit code of the command, or None when it has become the gateway itself."""
     pidfd = os.pidfd_open(pid)
     try:
-        for _ in range(max(1, int(patience / _LOOK))):
-            ready, _, _ = select.select([pidfd], [], [], min(_LOOK, patience))
+        for _ in range(max(1, int(patience / LOOK))):
+            ready, _, _ = select.select([pidfd], [], [], min(LOOK, patience))
             if ready:
                 ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
                 assert ended is not None

@@ -145,9 +145,8 @@ def install(skill: str, profile: str, target: str, backup: str | None) -> None:
             os.rename(staged, target)
         else:
             _replace(staged, target, backup)
-    except BaseException:
+    finally:
         shutil.rmtree(staged, ignore_errors=True)
-        raise
     files.sync_dir(os.path.dirname(target))
 
 
@@ -171,7 +170,7 @@ def _replace(staged: str, target: str, backup: str) -> None:
     # no moment is without a skill and none without the old tree.
     os.rename(staged, backup)
     try:
-        _exchange(backup, target)
+        exchange(backup, target)
     except OSError as error:
         os.rename(backup, staged)
         if error.errno in _CANNOT_EXCHANGE:
@@ -183,7 +182,8 @@ def _replace(staged: str, target: str, backup: str) -> None:
     files.sync_dir(os.path.dirname(backup))
 
 
-def _exchange(one: str, other: str) -> None:
+def exchange(one: str, other: str) -> None:
+    """Let two paths change places in one step; OSError where the file system cannot."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         raise OSError(errno.ENOSYS, "renameat2 is missing", one)
