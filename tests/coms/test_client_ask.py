@@ -363,7 +363,7 @@ def test_H5_the_ack_has_a_limit_of_its_own(pool: Pool, monkeypatch, capsys) -> N
     monkeypatch.setattr("hermes_bridges.coms.client.ask.CANCEL_LIMIT", 0.2)
     begun = time.monotonic()
     with pool.stuck():
-        assert client.main(["ask", "user-remote", "q", "--timeout", "60000"], pool.environ) == 3
+        assert client.main(["ask", "user-remote", "q", "--timeout", "15000"], pool.environ) == 3
     assert time.monotonic() - begun < 10
     assert "could not be cancelled" in capsys.readouterr().err
 
@@ -556,14 +556,12 @@ def test_L12_a_response_split_inside_a_character_arrives_whole(pool: Pool, capsy
     def script(peer: Peer, connection: Connection, envelope: Fields) -> None:
         acks(peer, connection, envelope)
         line = encode({"type": "response", "msg_id": envelope["msg_id"], "response": text})
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-            link.connect(envelope["sender_endpoint"])
-            for byte in line:
-                link.sendall(bytes([byte]))
-            peer.replies.append(json.loads(Connection(link).line() or b"null"))
+        inside = line.index("ö".encode()) + 1, line.index("😀".encode()) + 2
+        pieces = line[: inside[0]], line[inside[0] : inside[1]], line[inside[1] :]
+        peer.replies.append(exchange(envelope["sender_endpoint"], *pieces, pause=0.1))
 
     peer = pool.peer(script=script)
-    assert client.main(["ask", "user-remote", "q"], pool.environ) == 0
+    assert client.main(["ask", "user-remote", "q", "--timeout", "10000"], pool.environ) == 0
     wait(lambda: peer.replies, 10)
     assert peer.replies[0]["type"] == "ack"
     assert capsys.readouterr().out == text + "\n"
