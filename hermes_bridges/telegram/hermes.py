@@ -19,9 +19,8 @@ _SHAPE = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb", "HERMES_PLATFORM": 
 class Hermes:
     """Asks; every method raises BridgeError when there is no answer, or none that can be read."""
 
-    def __init__(self, environ: Mapping[str, str], *, limit: float = LIMIT) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = {n: v for n, v in environ.items() if n != "FORCE_COLOR"} | _SHAPE
-        self._limit = limit
 
     def gateways(self) -> tuple[facts.Gateway, ...]:
         """Every profile, and whether a gateway serves it."""
@@ -73,7 +72,7 @@ class Hermes:
         return _output(words, self._run(words, profile))
 
     def _run(self, words: Sequence[str], profile: str | None) -> Result:
-        return HermesCli(self._environ, profile, tail=_TAIL).run(words, self._limit)
+        return HermesCli(self._environ, profile, tail=_TAIL).run(words, LIMIT)
 
 
 def _output(words: Sequence[str], result: Result) -> str:

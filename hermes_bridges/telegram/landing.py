@@ -90,14 +90,14 @@ def work_out(
 
 
 def _real_home(environ: Mapping[str, str], own: str | None) -> str:
-    candidates = (environ.get("HERMES_REAL_HOME", ""), environ.get("HOME", ""), _account_home())
+    candidates = (environ.get("HERMES_REAL_HOME", ""), environ.get("HOME", ""), account_home())
     for candidate in candidates:
         if os.path.isabs(candidate) and not _same(candidate, own):
             return candidate
     return ""
 
 
-def _account_home() -> str:
+def account_home() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:

@@ -4,7 +4,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,7 @@ class Stage:
         settings = {"backend": backend, "home_mode": home_mode}
         self.answers[f"--profile {profile} config get terminal --json"] = json.dumps(settings)
 
-    def herdr(self, steps: Sequence[tuple[Sequence[str], object] | tuple[Sequence[str]]]) -> None:
+    def herdr(self, steps: Sequence[tuple[Any, ...]]) -> None:
         """The calls that Herdr expects, in order; an answer is a result, a text or a code."""
         self._program("herdr", SCRIPT)
         script = []
@@ -137,7 +137,7 @@ class Stage:
             )
         (self.bin / "herdr.json").write_text(json.dumps(script))
 
-    def systemctl(self, answers: dict[str, str | tuple[int, str, str]]) -> None:
+    def systemctl(self, answers: Mapping[str, str | tuple[int, str, str]]) -> None:
         self._program("systemctl", TABLE)
         self._write("systemctl", answers)
 
@@ -146,7 +146,7 @@ class Stage:
         found: list[Any] = json.loads((self.bin / f"{name}.json").read_text())
         return found
 
-    def _write(self, name: str, answers: dict[str, str | tuple[int, str, str]]) -> None:
+    def _write(self, name: str, answers: Mapping[str, str | tuple[int, str, str]]) -> None:
         table = {
             words: [0, answer, ""] if isinstance(answer, str) else answer
             for words, answer in answers.items()

@@ -264,7 +264,6 @@ def test_a_host_without_hermes_or_home_is_told(stage: Stage) -> None:
 
 def test_a_command_that_hangs_is_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hermes_bridges.telegram.hermes.LIMIT", 0.2)
-    monkeypatch.setattr(control.Hermes.__init__, "__kwdefaults__", {"limit": 0.2})
     (stage.bin / "hermes").write_text("#!/bin/sh\nsleep 60\n")
     done = stage.call("status")
     assert "`hermes gateway list` failed: it took too long" in done.err
@@ -331,7 +330,7 @@ def test_what_was_written_is_looked_at_again(stage: Stage, monkeypatch: pytest.M
     def badly(skill: str, profile: str, target: str, backup: str | None) -> None:
         os.makedirs(target)
 
-    monkeypatch.setattr(control.skilltree, "install", badly)
+    monkeypatch.setattr(skilltree, "install", badly)
     done = stage.call("install", "--profile", "work")
     assert done.code == 1 and "is not what was written there" in done.err
 

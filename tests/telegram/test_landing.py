@@ -74,9 +74,9 @@ def test_a_gateway_whose_home_is_that_of_the_profile_goes_back(
     profile: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {"HOME": f"{profile}/home/"}
-    monkeypatch.setattr(landing, "_account_home", lambda: "/home/account")
+    monkeypatch.setattr(landing, "account_home", lambda: "/home/account")
     assert outcome(profile, mode, environ) == Landing(f"/home/account/{QUESTIONS}", HOME)
-    monkeypatch.setattr(landing, "_account_home", lambda: "")
+    monkeypatch.setattr(landing, "account_home", lambda: "")
     with pytest.raises(Unknown, match="without a HOME"):
         outcome(profile, mode, environ)
 
@@ -87,7 +87,7 @@ def test_the_home_of_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(uid: int) -> None:
         raise KeyError(uid)
 
-    monkeypatch.setattr(landing.pwd, "getpwuid", nobody)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
     with pytest.raises(Unknown, match="without a HOME"):
         outcome(Path("/nowhere"), "real", {})
 

@@ -78,7 +78,7 @@ def test_a_packaged_tree_may_have_directories(
 ) -> None:
     (tmp_path / "skills" / "x" / "deep").mkdir(parents=True)
     (tmp_path / "skills" / "x" / "deep" / "y").write_bytes(b"z")
-    monkeypatch.setattr(skilltree.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
     assert skilltree.packaged("x") == {"deep/y": b"z"}
 
 
@@ -215,7 +215,7 @@ def test_a_failure_changes_nothing(profile: Profile, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(skilltree.files, "write_atomic", full)
+        patch.setattr("hermes_bridges.core.files.write_atomic", full)
         with pytest.raises(OSError, match="No space"):
             profile.install(backup=True)
     assert profile.print_of(profile.target) == old
@@ -233,8 +233,8 @@ def test_a_file_system_that_cannot_exchange_is_told(
             if number != errno.ENOSYS:
                 self.renameat2 = lambda *words: -1
 
-    monkeypatch.setattr(skilltree.ctypes, "CDLL", Library)
-    monkeypatch.setattr(skilltree.ctypes, "get_errno", lambda: number)
+    monkeypatch.setattr("ctypes.CDLL", Library)
+    monkeypatch.setattr("ctypes.get_errno", lambda: number)
     with pytest.raises(OSError if number == errno.EACCES else BridgeError) as caught:
         profile.install(backup=True)
     assert ("move" in str(caught.value)) is (number != errno.EACCES)
