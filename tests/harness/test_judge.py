@@ -162,6 +162,11 @@ INHERENT: dict[str, tuple[Question, list[dict[str, Any]], str]] = {
         [kill(2.15)],
         "repeats",
     ),
+    "a repeat of what lay in the socket when the daemon was killed": (
+        question(responses=[response(2.1), response(2.6)]),
+        [kill(2.09)],
+        "repeats",
+    ),
     "a cancel that met a response": (
         question(cancels=[2.05], cancelled=[2.08]),
         [],
