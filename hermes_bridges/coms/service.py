@@ -122,7 +122,8 @@ class _Daemon:
         self._registry.prepare()
         self._registry.sweep()
         for directory in (
-            os.path.dirname(self._settings.questions_dir),
+            # Not the parent of the questions directory, which may be anybody's: a flag can name it.
+            os.path.dirname(self._settings.status_dir),
             self._settings.questions_dir,
             self._settings.status_dir,
         ):
