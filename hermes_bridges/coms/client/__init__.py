@@ -28,6 +28,18 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     Returns 0, 1 for a peer's error and other failures, 2 for a command line that cannot be used,
     3 for a timeout, 128 and the signal's number after a signal (130 for Ctrl-C).
     """
+    code = _guarded(argv, environ)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        # It was told, or nobody reads; the interpreter's last flush shall not fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+        return code or 1
+    return code
+
+
+def _guarded(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         return _run(argv, environ)
     except UsageError as error:
@@ -43,8 +55,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Nobody reads our output; nor shall the interpreter's last flush complain of that.
-        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+        # Nobody reads our output.
         return 1
     except (BridgeError, OSError) as error:
         complain(str(error))
