@@ -111,7 +111,8 @@ def test_KH11_separators_inside_a_text_are_text(scene: Scene) -> None:
     assert "\u2028".encode() in wire.encode(question.envelope)
     question.endpoint = daemon.endpoint
     assert question.send()
-    call = scene.hermes.wait_sent(question.qid)
+    delivered(scene, question)
+    (call,) = scene.hermes.calls(question.qid)
     assert "a\u2028b\u2029cd\n" in call.text, "a control character, U+0085, is dropped"
     data = json.dumps(document(question.qid, ODD), ensure_ascii=False).encode()
     assert "\u2028".encode() in data and "\x85".encode() in data
@@ -173,27 +174,11 @@ def test_KH13_the_service_manager_hears_how_it_goes(scene: Scene, manager: Manag
         time.sleep(0.01)
     pings = [at for at in manager.pings() if at >= begin]
     gaps = [b - a for a, b in itertools.pairwise(pings)]
-    assert len(pings) >= 5 and max(gaps) < 0.35, gaps
+    assert sorted(gaps)[len(gaps) // 2] <= 0.25 and max(gaps) < 0.5, gaps
     assert daemon.stop() == 0
-    said_last = manager.listen()
-    assert "STOPPING=1" in said_last[-1]
-    assert sum("READY=1" in text for text in said_last) == 1
-
-
-def test_KH13_a_paused_daemon_is_silent(scene: Scene) -> None:
-    manager = Manager(os.path.join(scene.home.root, "notify"))
-    environ = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "500000"}
-    daemon = scene.daemon(*QUICK, environ=environ)
-    wait(manager.pings, 2, "pings")
-    daemon.pause()
-    manager.listen()
-    before = len(manager.heard)
-    time.sleep(0.4)
-    manager.listen()
-    assert len(manager.heard) == before
-    daemon.resume()
-    wait(lambda: manager.listen()[before:], 2, "and goes on")
-    manager.socket.close()
+    told = [text for text in manager.listen() if "WATCHDOG=1" not in text]
+    assert told[0].startswith("READY=1") and told[-1] == "STOPPING=1"
+    assert sum("READY=1" in text for text in told) == 1
 
 
 def test_KH40_children_know_nothing_of_the_service_manager(scene: Scene, manager: Manager) -> None:
@@ -299,14 +284,12 @@ def test_KH23_a_failure_is_told_and_never_sent_again(scene: Scene) -> None:
         detail = event(scene, "delivery_error", question.qid)["detail"]
         assert detail == {"error": question.responses[0]["error"]}
         wait_state(scene, question.qid, "closed")
-    before = scene.home.records()
     daemon.restart()
     delivered(scene, scene.peers.pi().ask("Another?"))
     for question in (fails, hangs, warns):
         assert len(scene.hermes.calls(question.qid)) == 1
     for question in (fails, hangs):
-        assert scene.home.records()[question.qid] == before[question.qid]
-        assert len(question.responses) == 1
+        assert state(scene, question.qid) == "closed" and len(question.responses) == 1
 
 
 # H26: peers that do not read
@@ -317,16 +300,16 @@ def test_KH26_a_peer_that_does_not_read_costs_nobody_elses_time(scene: Scene) ->
     before = daemon.memory()
     line = scene.peers.pi().open_line(daemon.endpoint)
     line.socket.setblocking(False)
-    pings = wire.encode(wire.ping("x" * 1000)) * 50
+    pings = wire.encode(wire.ping("x" * 1000)) * 20_000
     sent = 0
     last = time.monotonic()
-    while sent < 20_000_000 and time.monotonic() - last < 0.3:
+    while sent < len(pings) and time.monotonic() - last < 0.3:
         try:
-            sent += line.socket.send(pings)
+            sent += line.socket.send(pings[sent : sent + 50_000])
             last = time.monotonic()
         except BlockingIOError:
             assert daemon.ping() < 1
-    assert sent < 20_000_000, "it is not read any further"
+    assert sent < 4_000_000, "it is not read any further"
     assert daemon.memory() - before < 4_000_000
     question = scene.peers.pi().ask("Ship?")
     begin = time.monotonic()
@@ -368,7 +351,8 @@ def test_KH27_lone_surrogates_are_replaced_and_pairs_joined(scene: Scene) -> Non
     reply = daemon.ask(json.dumps(question.envelope).encode() + b"\n")
     assert reply == {"type": "ack", "msg_id": question.qid}
     asker.note_reply(question.qid, "prompt", reply)
-    call = scene.hermes.wait_sent(question.qid)
+    delivered(scene, question)
+    (call,) = scene.hermes.calls(question.qid)
     for part in ("hi \ufffd there 😀\n", "Context: \ufffd\n", "1. \ufffdt — d\ufffd\n"):
         assert part in call.text
     data = json.dumps(document(question.qid, "no \ud83d, \ud83d\ude00")).encode()

@@ -132,13 +132,14 @@ def test_a_send_of_unknown_outcome_is_repeated_once_and_never_again(scene: Scene
 @pytest.mark.parametrize("how", STOPS)
 def test_a_delivered_question_waits_for_the_rest_of_its_time(scene: Scene, how: int) -> None:
     daemon = scene.daemon(*QUICK)
-    question = scene.peers.pi().ask("Ship?", reply_timeout_ms=1500)
-    begin = time.monotonic()
+    question = scene.peers.pi().ask("Ship?", reply_timeout_ms=60_000)
     delivered(scene, question)
     end(daemon, how)
+    rewrite(scene, question.qid, deadline=time.time() + 1)
     daemon.start()
-    assert question.wait()["error"] == "no remote answer within 1500ms"
-    assert 1.4 < time.monotonic() - begin < 2.4
+    begin = time.monotonic()
+    assert question.wait()["error"] == "no remote answer within 60000ms"
+    assert time.monotonic() - begin > 0.1, "it has a little time left"
     wait_state(scene, question.qid, "closed")
     scene.hermes.wait_sent(question.qid, "timeout_note")
     assert len(scene.hermes.calls(question.qid, "question")) == 1

@@ -130,13 +130,26 @@ def test_S2_directories_and_a_log_that_are_open_are_closed(scene: Scene) -> None
 
 def test_S2_the_bridges_own_directory_is_private_wherever_the_pool_is(short_tmp: Path) -> None:
     with Scene(str(short_tmp), str(short_tmp / "pool")) as scene:
-        scene.daemon(*QUICK)
+        scene.daemon(*QUICK, umask=0o022)
         scene.peers.pi().ask("Ship?")
         event(scene, "question_received")
         home = scene.home
         assert not home.bridge.startswith(home.coms)
         for path in (home.coms, home.bridge, home.questions, home.pending):
             assert oct(mode(path)) == "0o700", path
+
+
+def test_S2_of_a_directory_that_was_given_the_parent_is_left_alone(scene: Scene) -> None:
+    parent = os.path.join(scene.home.root, "shared")
+    os.mkdir(parent)
+    os.chmod(parent, 0o755)
+    scene.daemon(*QUICK, "--questions-dir", os.path.join(parent, "questions"))
+    question = scene.peers.pi().ask("Ship?")
+    delivered(scene, question)
+    assert oct(mode(parent)) == "0o755"
+    assert oct(mode(os.path.join(parent, "questions"))) == "0o700"
+    assert oct(mode(os.path.join(parent, "log.ndjson"))) == "0o600"
+    assert not os.path.exists(scene.home.questions)
 
 
 # S3

@@ -29,7 +29,7 @@ def replies(daemon: Daemon, data: bytes, half_close: bool = False) -> list[wire.
         line.send(data)
         if half_close:
             line.half_close()
-        return line.read_all()
+        return line.read_all(2)
 
 
 def units(data: bytes) -> int:
@@ -60,7 +60,7 @@ def test_an_endless_line_is_refused_before_its_end(scene: Scene) -> None:
     assert replies(daemon, "é".encode() * CAP + b"\n") == [TOO_LARGE]
     with wire.Line(daemon.endpoint) as line:
         line.send(b'{"type":"ping"}' + b" " * CAP)
-        assert line.read_all() == [TOO_LARGE]
+        assert line.read_all(2) == [TOO_LARGE]
 
 
 def test_after_a_line_that_is_too_large_nothing_counts(scene: Scene) -> None:
@@ -133,7 +133,7 @@ def test_the_daemon_ends_its_side_after_the_reply_and_not_before(scene: Scene) -
         line.send(b" ")
         stays(lambda: not _ended(line), 0.1, "nothing to reply to yet")
         line.send(wire.encode(wire.ping("1"))[1:])
-        assert line.read_all()[0]["type"] in ("pong", "nack")
+        assert [reply["type"] for reply in line.read_all(2)] == ["nack"]
 
 
 def _ended(line: wire.Line) -> bool:
@@ -465,10 +465,12 @@ def test_an_asker_that_is_gone_after_its_prompt_is_asked_for_all_the_same(scene:
     asker = scene.peers.pi()
     question = asker.prepare("Ship?")
     asker.note("prompt", qid=question.qid, prompt=question.envelope["prompt"])
-    with wire.Line(daemon.endpoint) as line:
+    endpoint = daemon.endpoint
+    daemon.pause()
+    with wire.Line(endpoint) as line:
         line.send(wire.encode(question.envelope))
-    call = scene.hermes.wait_sent(question.qid)
+    daemon.resume()
+    scene.hermes.wait_sent(question.qid)
     asker.note_reply(question.qid, "prompt", {"type": "ack", "msg_id": question.qid})
-    assert call.begin["t"] - time.monotonic() < 0
     scene.answers.write(question.qid, "yes")
     assert question.wait()["response"] == said("yes")
