@@ -48,7 +48,7 @@ class FullRun:
         report = self.state / "tests.xml"
         report.unlink(missing_ok=True)
         more = ["--long"] if self.long else []
-        more += ["-m", "", f"--junitxml={report}", *arguments]
+        more += ["-m", "", "--durations=10", f"--junitxml={report}", *arguments]
         code = self.python(
             "tests", "coverage", "run", "-m", "pytest", *pytest_options(self.state), *more
         )
