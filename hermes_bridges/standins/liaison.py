@@ -1,8 +1,8 @@
 """A model that follows the hub-liaison skill to the letter, as far as a program can read it.
 
-It is a brain for ``model_api``. It calls ``skill_view`` when a message looks like an answer, and then
-takes the steps that the skill's text shows, in that order: commands, the file and its path come out
-of the skill, not out of this module. So an error in the skill's recipe shows as a lost answer.
+It is a brain for ``model_api``. It calls ``skill_view`` when a message looks like an answer, and
+then takes the steps that the skill's text shows, in that order: commands, the file and its path
+come out of the skill, not out of this module. So an error in the recipe shows as a lost answer.
 """
 
 import json
@@ -59,10 +59,9 @@ class Liaison:
         return self._follow(request, results, understood.qid, understood.answer)
 
     def _follow(self, request: Request, results: Sequence[Said], qid: str, answer: str) -> Reply:
-        try:
-            recipe = read_recipe(str(json.loads(results[0].text)["content"]))
-        except (LookupError, TypeError, ValueError) as error:
-            return Reply(f"The skill cannot be followed: {error}: {results[0].text[:300]}")
+        recipe = next(filter(None, map(_recipe_in, reversed(request.messages))), None)
+        if recipe is None:
+            return Reply(f"The skill cannot be followed: {results[0].text[:300]}")
         if len(results) == 1:
             return self._call(request, "terminal", command=recipe.prepare)
         if len(results) == 2:
@@ -84,3 +83,13 @@ class Liaison:
         if tool not in request.tools:
             return Reply(f"I have no tool {tool}, only: {', '.join(sorted(request.tools))}")
         return Reply("", tool, arguments)
+
+
+def _recipe_in(said: Said) -> Recipe | None:
+    """The recipe in a result of ``skill_view``; a second call in one chat returns no text again."""
+    if said.role != "tool":
+        return None
+    try:
+        return read_recipe(str(json.loads(said.text)["content"]))
+    except (LookupError, TypeError, ValueError):
+        return None
