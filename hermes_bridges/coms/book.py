@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from hermes_bridges.coms import envelope
 from hermes_bridges.coms.admission import Admission
 from hermes_bridges.coms.inquiry import CLOSED, REPLYING, Inquiry, from_record
+from hermes_bridges.coms.intake import Intake
 from hermes_bridges.coms.records import Body, Record, Records
 from hermes_bridges.coms.replier import Outcome, Replied, Reply
 from hermes_bridges.core.eventlog import iso_now
@@ -40,6 +41,7 @@ class Book:
         self.open: dict[str, Inquiry] = {}
         self.replying: dict[str, Inquiry] = {}
         self.closed: OrderedDict[str, str] = OrderedDict()
+        self.intake = Intake(records)
         self._records = records
         self._admission = admission
         self._reply = reply
@@ -53,6 +55,8 @@ class Book:
         # Closed questions whose record still holds what came before; as many as were closed.
         self._untidy: deque[tuple[str, Body]] = deque(maxlen=CLOSED_MAX)
         self._untidy_waits = False
+        # New questions that a power loss could still take away; as many as are open.
+        self._unsynced: deque[str] = deque()
 
     def standing(self, qid: str) -> str:
         """Tell ``open``, ``closed``, ``elsewhere`` (of another daemon, or unclear), ``unknown``."""
@@ -80,11 +84,21 @@ class Book:
         self._owing.discard(inquiry.qid)
         self._hold(inquiry)
         self._saved(inquiry, self._records.create(inquiry.qid, inquiry.state, inquiry.body()))
+        self._unsynced.append(inquiry.qid)
+
+    def enter_adopted(self, inquiry: Inquiry) -> None:
+        """Take a question that a dead daemon had acked and not recorded."""
+        self._admission.admit(inquiry.qid, inquiry.endpoint)
+        self.enter(inquiry)
 
     def save(self, inquiry: Inquiry) -> bool:
         """Bring a record up to date; what cannot be written now is tried again later."""
         saved = self._records.append(inquiry.qid, inquiry.state, inquiry.body())
         return self._saved(inquiry, saved)
+
+    def is_saved(self) -> bool:
+        """Whether every question's record is up to date."""
+        return not self._unsaved
 
     def save_again(self) -> None:
         """Try what could not be recorded; stops at the first that still cannot."""
@@ -140,7 +154,16 @@ class Book:
         self._admission.closed(inquiry.qid)
 
     def tidy(self, files: int) -> bool:
-        """Make so many records of closed questions small; whether there are more to do now."""
+        """Sync new records and make those of closed questions small, so many files at most.
+
+        Returns whether there are more to do now.
+        """
+        if self._unsynced:
+            for _ in range(min(files, len(self._unsynced))):
+                self._records.sync(self._unsynced.popleft())
+            if not self._unsynced:
+                self._records.sync_names()
+            return True
         if self._untidy_waits:
             return False
         for _ in range(min(files, len(self._untidy))):

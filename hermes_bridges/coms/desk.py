@@ -5,7 +5,6 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 
 from hermes_bridges.coms import questions
 from hermes_bridges.coms.answers import SUFFIX, Answers, Found
@@ -13,6 +12,7 @@ from hermes_bridges.coms.book import Book
 from hermes_bridges.coms.courier import Sent
 from hermes_bridges.coms.dispatch import Dispatch
 from hermes_bridges.coms.envelope import Prompt, is_ulid
+from hermes_bridges.coms.inbox import Inbox
 from hermes_bridges.coms.inquiry import Inquiry
 from hermes_bridges.coms.judge import Accept, Judge, Late, Leave, Reject, Unreadable
 from hermes_bridges.coms.peer import Asked, Cancelled
@@ -22,14 +22,9 @@ from hermes_bridges.coms.telegramtext import telegram_text
 from hermes_bridges.coms.watch import DirectoryWatch
 from hermes_bridges.core.eventlog import EventLog
 from hermes_bridges.core.status import Status
-from hermes_bridges.core.waker import Waker
 
-Item = Asked | Cancelled | Sent | Replied
-
-# Items that may wait before prompts are nacked.
-INBOX_MAX = 10_000
-# Items taken from the inbox in one turn, so that answers and deadlines have theirs.
-TURN = 256
+# Items handled in one turn: few, so that new ones are noted at once, and answers have their turn.
+TURN = 16
 # Seconds between tries to record what could not be recorded.
 RECORD_AGAIN = 5.0
 # Seconds that an answer file stays for an asker that has not acked yet.
@@ -40,34 +35,6 @@ TIDY = 8
 NAME_SHOWN = 256
 
 _log = logging.getLogger("hermes_bridges.coms")
-
-
-class Inbox:
-    """What the other threads have for the desk: ``put`` and ``full`` from any thread.
-
-    Prompts are refused when it is full; everything else is bounded by the open questions.
-    """
-
-    def __init__(self) -> None:
-        self.waker = Waker()
-        # Limited by INBOX_MAX for prompts, and by the open questions for the rest.
-        self._items: SimpleQueue[Item] = SimpleQueue()
-
-    def put(self, item: Item) -> None:
-        """Take an item; never blocks."""
-        self._items.put(item)
-        self.waker.wake()
-
-    def full(self) -> bool:
-        """Whether too much waits for a prompt to be taken."""
-        return self._items.qsize() >= INBOX_MAX
-
-    def take(self) -> Item | None:
-        """The next item, if any."""
-        try:
-            return self._items.get_nowait()
-        except Empty:
-            return None
 
 
 class Desk:
@@ -122,6 +89,14 @@ class Desk:
             if inquiry.answer_kept:
                 self._keep_answer(inquiry, now)
             self._dispatch.resume(inquiry)
+        with self._book.intake.left_behind() as left:
+            for prompt, at in left:
+                if is_ulid(prompt.msg_id) and self._book.standing(prompt.msg_id) == "unknown":
+                    inquiry = self._inquiry(prompt)
+                    inquiry.starts(now, at, self._limit(prompt))
+                    inquiry.resumes(now, self._wall())
+                    self._book.enter_adopted(inquiry)
+                    self._begin(inquiry)
 
     def step(self, now: float) -> float | None:
         """One turn: what came in, deadlines, answers, sends, upkeep."""
@@ -158,14 +133,21 @@ class Desk:
         for _, inquiry in self._kept:
             if inquiry.answer_kept and self._book.is_safe(inquiry):
                 self._remove_answer(inquiry)
+        self._book.intake.close()
         self._selector.close()
         self._watch.close()
 
     def _take_in(self, now: float) -> bool:
-        """Handle items; whether more may wait."""
+        """Note what is new, handle some; whether more waits."""
+        asked = [item.prompt for item in self._inbox.look() if isinstance(item, Asked)]
+        if len(asked) > 1:
+            # A single one has its record just as soon.
+            self._book.intake.note(asked, self._wall())
         for _ in range(TURN):
             item = self._inbox.take()
             if item is None:
+                if self._book.is_saved():
+                    self._book.intake.clear()
                 return False
             if isinstance(item, Asked):
                 self._asked(item.prompt, now)
@@ -188,14 +170,19 @@ class Desk:
             error = "msg_id belongs to an open question of another bridge"
             self._book.refuse(qid, prompt.sender_endpoint, error)
             return
-        inquiry = self._inquiry(prompt, now)
+        inquiry = self._inquiry(prompt)
+        inquiry.starts(now, self._wall(), self._limit(prompt))
         self._book.enter(inquiry)
+        self._begin(inquiry)
+
+    def _begin(self, inquiry: Inquiry) -> None:
         self._status.count("questions")
-        sender = {} if prompt.sender_name is None else {"from": _shown(prompt.sender_name)}
-        self._log.append("question_received", qid, sender)
+        name = inquiry.sender_name
+        sender = {} if name is None else {"from": _shown(name)}
+        self._log.append("question_received", inquiry.qid, sender)
         self._dispatch.ask(inquiry)
 
-    def _inquiry(self, prompt: Prompt, now: float) -> Inquiry:
+    def _inquiry(self, prompt: Prompt) -> Inquiry:
         asked = questions.parse_prompt(prompt.prompt, prompt.sender_name, prompt.sender_cwd)
         inquiry = Inquiry(
             prompt.msg_id,
@@ -206,11 +193,12 @@ class Desk:
         inquiry.sender_session = prompt.sender_session
         inquiry.sender_name = prompt.sender_name
         inquiry.sender_cwd = prompt.sender_cwd
-        limit_ms = self._settings.timeout_ms
-        if prompt.reply_timeout_ms is not None and not self._settings.timeout_given:
-            limit_ms = prompt.reply_timeout_ms
-        inquiry.starts(now, self._wall(), limit_ms)
         return inquiry
+
+    def _limit(self, prompt: Prompt) -> float:
+        if prompt.reply_timeout_ms is None or self._settings.timeout_given:
+            return self._settings.timeout_ms
+        return prompt.reply_timeout_ms
 
     def _cancelled(self, qid: str) -> None:
         inquiry = self._book.open.get(qid)

@@ -1,9 +1,9 @@
 """The questions on disk: ``pending/<qid>.json``, one small file each (contract section 6).
 
-A file holds one JSON object a line, a whole record each, and the last complete line is the one that
-counts. It begins with one line, put there by rename and carried through a power loss; every later
-state is appended in one write, which costs a hundredth of that. Once its question is closed it is
-brought back to one small line.
+A file holds one JSON object a line, a whole record each, and the last complete line counts. It
+begins with one line, put there by rename; every later state is appended in one write, which costs a
+hundredth of that. What has to be carried through a power loss is synced when there is time. Once
+its question is closed it is brought back to one small line.
 """
 
 import contextlib
@@ -61,22 +61,33 @@ class Records:
     def __init__(self, directory: str, owner: Owner, count: Callable[[str], None]) -> None:
         self.directory = directory
         self.owner = owner
-        self._count = count
+        self.count = count
         self._lock_fd = -1
         self._failing = False
         self._told: set[str] = set()
         # Files that are not to be appended to: the next write replaces them.
         self._torn: set[str] = set()
 
-    def open(self) -> list[str]:
-        """Make the directory, take the owner's lock, clear what dead daemons left.
-
-        Returns the sessions of dead daemons whose locks were found. Raises OSError.
-        """
+    def open(self) -> None:
+        """Make the directory, take the owner's lock, clear temporary files. Raises OSError."""
         files.private_dir(self.directory)
-        self._lock_fd = self._claim()
         files.remove_stale_temps(self.directory)
-        return self._clear_dead_locks()
+        self._lock_fd = self._claim()
+
+    def dead_sessions(self) -> list[str]:
+        """The sessions of daemons that ended without removing their lock file."""
+        dead = []
+        for file_name in os.listdir(self.directory):
+            session = file_name.removeprefix(".owner-").removesuffix(".lock")
+            if file_name == f".owner-{session}.lock" and is_ulid(session):
+                if session != self.owner.session and not self.is_alive(session):
+                    dead.append(session)
+        return dead
+
+    def forget(self, session: str) -> None:
+        """Remove a dead daemon's lock file, the last thing that tells of it."""
+        with contextlib.suppress(OSError):
+            files.remove(self._lock_path(session))
 
     def close(self) -> None:
         """Give the owner's lock back; the records stay."""
@@ -141,14 +152,14 @@ class Records:
 
     def damaged(self, qid: str, reason: str) -> None:
         """Move a record aside that is not what it must be."""
-        self._count("record_damaged")
+        self.count("record_damaged")
         with contextlib.suppress(OSError):
             aside = files.set_aside(self._path(qid))
             _log.error("record of question %s is damaged (%s); moved to %s", qid, reason, aside)
 
     def create(self, qid: str, state: str, body: Body) -> bool:
         """Write the first record of a question; False when that is not possible now."""
-        return self._told_once(qid, lambda: self._replace(qid, state, body, durable=True))
+        return self._told_once(qid, lambda: self._replace(qid, state, body, durable=False))
 
     def append(self, qid: str, state: str, body: Body) -> bool:
         """Write the next state of a question; False when that is not possible now."""
@@ -156,8 +167,13 @@ class Records:
             return self._told_once(qid, lambda: self._replace(qid, state, body, durable=True))
         return self._told_once(qid, lambda: self._append(qid, state, body))
 
+    def sync_names(self) -> None:
+        """Carry the names of the records through a power loss."""
+        with contextlib.suppress(OSError):
+            files.sync_dir(self.directory)
+
     def sync(self, qid: str) -> bool:
-        """Carry what was appended to a record through a power loss."""
+        """Carry the content of a record through a power loss."""
         try:
             fd = os.open(
                 self._path(qid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -167,7 +183,7 @@ class Records:
             finally:
                 os.close(fd)
         except OSError:
-            self._count("record_failed")
+            self.count("record_failed")
             return False
         return True
 
@@ -181,7 +197,7 @@ class Records:
         except OSError as error:
             # What stands at the end of the file now, if anything, is no line to go on from.
             self._torn.add(qid)
-            self._count("record_failed")
+            self.count("record_failed")
             if not self._failing:
                 self._failing = True
                 _log.error("questions cannot be recorded, they are kept in memory: %s", error)
@@ -249,24 +265,14 @@ class Records:
 
     def _claim(self) -> int:
         path = self._lock_path(self.owner.session)
-        made = f"{path}.new"
-        fd = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        # The name of a temporary file, so that it is cleared if we are killed here.
+        made = os.path.join(self.directory, f".owner.{os.getpid()}-0.tmp")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(made, flags, 0o600)
         # Locked before it has its name: nobody ever sees it free while this daemon lives.
         fcntl.flock(fd, fcntl.LOCK_EX)
         os.rename(made, path)
         return fd
-
-    def _clear_dead_locks(self) -> list[str]:
-        dead = []
-        for file_name in os.listdir(self.directory):
-            session = file_name.removeprefix(".owner-").removesuffix(".lock")
-            if file_name != f".owner-{session}.lock" or not is_ulid(session):
-                continue
-            if session != self.owner.session and not self.is_alive(session):
-                dead.append(session)
-                with contextlib.suppress(OSError):
-                    files.remove(self._lock_path(session))
-        return dead
 
     def _path(self, qid: str) -> str:
         return os.path.join(self.directory, f"{qid}.json")
@@ -277,7 +283,7 @@ class Records:
     def _tell(self, qid: str, message: str) -> None:
         if qid not in self._told:
             self._told.add(qid)
-            self._count("record_unreadable")
+            self.count("record_unreadable")
             _log.error("%s", message)
 
 

@@ -58,7 +58,7 @@ class Registry:
         """Make the directories, private; raises OSError."""
         files.private_dir(self.coms_dir)
         files.private_dir(self.sockets_dir)
-        os.makedirs(self.agents_dir, mode=0o700, exist_ok=True)
+        files.private_dir(self.agents_dir)
 
     def endpoint(self, session_id: str) -> str:
         """The socket path of a session; ConfigError when the kernel would not take it."""

@@ -15,9 +15,10 @@ from hermes_bridges.coms import settings as coms_settings
 from hermes_bridges.coms.admission import Admission
 from hermes_bridges.coms.book import Book
 from hermes_bridges.coms.courier import Courier, Job
-from hermes_bridges.coms.desk import Desk, Inbox
+from hermes_bridges.coms.desk import Desk
 from hermes_bridges.coms.dispatch import Dispatch
 from hermes_bridges.coms.envelope import new_ulid
+from hermes_bridges.coms.inbox import Inbox
 from hermes_bridges.coms.neighbours import foreign_bridges
 from hermes_bridges.coms.peer import BACKLOG, Listener
 from hermes_bridges.coms.presence import Presence
@@ -140,9 +141,11 @@ class _Daemon:
     def _open_records(self, name: str, status: Status) -> Records:
         owner = Owner(self._settings.project, name, self._session)
         records = Records(self._settings.pending_dir, owner, status.count)
-        for session in records.open():
+        records.open()
+        for session in records.dead_sessions():
             with contextlib.suppress(OSError):
                 files.remove(self._registry.endpoint(session))
+            records.forget(session)
         strangers = foreign_bridges(self._settings.coms_dirs, records)
         if strangers:
             status.set("foreign_bridges", strangers)

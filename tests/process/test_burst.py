@@ -54,9 +54,9 @@ def test_a_kill_just_after_a_burst_loses_no_question(scene: Scene) -> None:
         assert all(question.acked for question in questions)
         time.sleep(judge.WINDOW + lag.worst)
         daemon.kill()
+    daemon.start()
     recorded = len(scene.home.records())
     assert recorded == PROMPTS, f"{recorded} of {PROMPTS} questions are on record"
-    daemon.start()
     report = settle(scene, daemon, limit=100, window=0.0)
     assert_good(report)
     assert report["counts"]["responses"] == PROMPTS
