@@ -47,6 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[MARK_VARIABLE] = f"{os.environ.get(MARK_VARIABLE, '')}:{MARK}"
     set_hypothesis_home_dir(SHORT_ROOT / "hypothesis")
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # As under nohup. Children would ignore it too, but a handler is not inherited.
+            signal.signal(number, lambda number, frame: None)
 
 
 def _must_run(report: pytest.TestReport | pytest.CollectReport) -> None:
