@@ -1,8 +1,7 @@
 """What a prompt asks, what an answer means, and what is told (contract section 5)."""
 
 import re
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hermes_bridges.coms.jsdates import is_date
@@ -11,17 +10,6 @@ from hermes_bridges.errors import BridgeError
 
 _BOM = b"\xef\xbb\xbf"
 _NUMBER = re.compile(r"[0-9]+")
-
-
-class State(StrEnum):
-    """The states of a question; the last three are final."""
-
-    PENDING = "pending"
-    DELIVERED = "delivered"
-    ANSWERED = "answered"
-    CANCELLED = "cancelled"
-    TIMEOUT = "timeout"
-
 
 # The closed vocabularies of the event log.
 EVENTS = frozenset(
@@ -49,39 +37,6 @@ REASONS = frozenset(
     }
 )
 PHASES = frozenset({"question", "timeout_note", "cancel_note", "late_note", "reject_note"})
-
-_OPEN: Mapping[str, State] = {
-    "answered": State.ANSWERED,
-    "cancelled": State.CANCELLED,
-    "timeout": State.TIMEOUT,
-}
-# A final state stays with a late answer, and ends only when the qid is asked anew.
-_FINAL_STAYS = "late_answer"
-_TRANSITIONS: Mapping[tuple[State | None, str], State | None] = {
-    (None, "question_received"): State.PENDING,
-    (State.PENDING, "delivered"): State.DELIVERED,
-    (State.PENDING, "delivery_error"): None,
-    (State.PENDING, "delivery_unknown"): State.PENDING,
-    **{
-        (state, event): after
-        for state in (State.PENDING, State.DELIVERED)
-        for event, after in _OPEN.items()
-    },
-    **{(state, "late_answer"): state for state in _OPEN.values()},
-    **{(state, "question_received"): State.PENDING for state in _OPEN.values()},
-}
-
-
-def transition(state: State | None, event: str) -> State | None:
-    """Return the state after ``event``; None is a question that is not known.
-
-    Raises ValueError for an event that cannot happen in that state.
-    """
-    try:
-        return _TRANSITIONS[state, event]
-    except KeyError:
-        before = "an unknown question" if state is None else f"a question that is {state.value}"
-        raise ValueError(f"{event} of {before}") from None
 
 
 class Option(NamedTuple):

@@ -1,7 +1,9 @@
-"""Prompts, answers, notes and states (contract section 5)."""
+"""Prompts, answers, notes and the words of the event log (contract section 5)."""
 
+import ast
 import json
-from itertools import product
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,11 +19,9 @@ from hermes_bridges.coms.questions import (
     AnswerRefused,
     Option,
     Question,
-    State,
     map_answer,
     parse_prompt,
     read_answer,
-    transition,
 )
 from hermes_bridges.errors import BridgeError
 
@@ -347,40 +347,58 @@ def test_an_answer_selects_one_of_the_titles_or_is_kept(text: str, titles: list[
             assert other == {"kind": "freeform", "text": trim(text)}
 
 
-# States
+# The words of the event log
 
 
-ALLOWED = {
-    (None, "question_received"): State.PENDING,
-    ("pending", "delivered"): State.DELIVERED,
-    ("pending", "delivery_error"): None,
-    ("pending", "delivery_unknown"): State.PENDING,
-    ("pending", "answered"): State.ANSWERED,
-    ("pending", "cancelled"): State.CANCELLED,
-    ("pending", "timeout"): State.TIMEOUT,
-    ("delivered", "answered"): State.ANSWERED,
-    ("delivered", "cancelled"): State.CANCELLED,
-    ("delivered", "timeout"): State.TIMEOUT,
-    ("answered", "late_answer"): State.ANSWERED,
-    ("cancelled", "late_answer"): State.CANCELLED,
-    ("timeout", "late_answer"): State.TIMEOUT,
-    ("answered", "question_received"): State.PENDING,
-    ("cancelled", "question_received"): State.PENDING,
-    ("timeout", "question_received"): State.PENDING,
-}
+def called(node: ast.Call) -> str:
+    """The name that is called, and for a method that of its object before it."""
+    match node.func:
+        case ast.Attribute(value=ast.Name(id=of) | ast.Attribute(attr=of), attr=name):
+            return f"{of}.{name}"
+        case ast.Name(id=name):
+            return name
+    return ""
 
 
-@pytest.mark.parametrize(("before", "event"), list(product([None, *State], sorted(EVENTS))))
-def test_L9_the_states_and_no_other_way_between_them(before: State | None, event: str) -> None:
-    key = (None if before is None else before.value, event)
-    if key in ALLOWED:
-        assert transition(before, event) is ALLOWED[key]
-    else:
-        with pytest.raises(ValueError, match=event):
-            transition(before, event)
+def named(node: ast.expr) -> str | None:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+            return name
+    return None
 
 
-def test_the_vocabularies_are_closed() -> None:
-    assert len(EVENTS) == 9
-    assert len(REASONS) == 7
-    assert PHASES == {"question", "timeout_note", "cancel_note", "late_note", "reject_note"}
+def words(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Whatever is used as an event, a reason or a phase."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call() if called(node) == "_log.append":
+                yield "event", node.args[0]
+            case ast.Call() if called(node) == "Reject":
+                yield "reason", node.args[1]
+            case ast.Call() if called(node) == "AnswerRefused":
+                yield "reason", node.args[0]
+            case ast.Call() if called(node) in ("Job", "self.tell", "_dispatch.tell"):
+                yield "phase", node.args[1]
+            case ast.Compare(left=left) if named(left) == "phase":
+                yield from (("phase", right) for right in node.comparators)
+            case ast.Assign(
+                targets=[ast.Attribute(attr="note")], value=ast.Constant() | ast.IfExp() as value
+            ):
+                yield "phase", value
+            case ast.Dict():
+                pairs = zip(node.keys, node.values, strict=True)
+                yield from (
+                    ("phase", value) for key, value in pairs if key and named(key) == "phase"
+                )
+
+
+def test_the_daemon_uses_every_word_of_the_vocabularies_and_no_other() -> None:
+    used: dict[str, set[str]] = {"event": set(), "reason": set(), "phase": set()}
+    for path in Path(questions.__file__).parent.glob("*.py"):
+        for kind, value in words(ast.parse(path.read_bytes())):
+            used[kind] |= {
+                node.value
+                for node in ast.walk(value)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            }
+    assert used == {"event": EVENTS, "reason": REASONS, "phase": PHASES}
