@@ -15,10 +15,6 @@ class ConfigError(BridgeError):
         super().__init__("\n".join(self.faults))
 
 
-class WireError(BridgeError):
-    """A line from a peer that cannot be used; its text is what the peer is told."""
-
-
 class FileRefused(BridgeError):
     """A file that must not be read.
 

@@ -59,11 +59,6 @@ class DirectoryWatch:
             self._open()
         self._attach()
 
-    @property
-    def watching(self) -> bool:
-        """True while inotify reports; False while the directory is looked at every 250 ms."""
-        return self._wd is not None
-
     def fileno(self) -> int | None:
         """Readable when the directory changed; None without inotify. The same until ``close``."""
         return self._fd

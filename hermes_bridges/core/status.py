@@ -48,11 +48,6 @@ class Status:
         with self._lock:
             self._values[name] = value
 
-    def get_count(self, reason: str) -> int:
-        """How often it was counted; 0 for a reason never seen."""
-        with self._lock:
-            return self._counters.get(reason, 0)
-
     def write_if_due(self, now: float) -> float:
         """Write when it is time; return when it is next (``now`` and the answer on ``clock``)."""
         if now >= self._due:

@@ -59,7 +59,6 @@ def rename_in(directory: Path, name: str = "a.answer.json") -> Path:
 
 
 def test_the_first_call_reports_and_then_it_is_quiet(watched: Turned) -> None:
-    assert watched.watch.watching
     assert watched.watch.due(watched.now) is None
     assert watched.changed()
     assert not watched.readable()
@@ -161,7 +160,7 @@ def test_a_replaced_directory_is_watched_again(
         questions.mkdir()
     assert watched.readable()
     assert watched.changed(), "the new directory may hold answers already"
-    assert watched.watch.watching
+    assert watched.watch.due(watched.now) is None
     assert not watched.readable() or not watched.changed()
     assert not watched.readable(), "no busy loop on what the old watch left behind"
     rename_in(questions)
@@ -196,7 +195,6 @@ def test_a_missing_directory_is_looked_for_without_a_busy_loop(
     questions.rmdir()
     assert watched.readable()
     assert watched.changed()
-    assert not watched.watch.watching
     assert not watched.readable()
     assert watched.watch.due(watched.now) == watched.now + LOOK
     watched.changed(after=LOOK)
@@ -205,7 +203,6 @@ def test_a_missing_directory_is_looked_for_without_a_busy_loop(
     rename_in(questions)
     assert not watched.changed(after=LOOK / 2)
     assert watched.changed(after=LOOK / 2)
-    assert watched.watch.watching
     assert watched.watch.due(watched.now) is None
     assert not watched.changed()
 
@@ -230,13 +227,13 @@ def test_a_file_or_a_closed_door_in_place_of_the_directory(tmp_path: Path) -> No
     path.write_text("not a directory")
     watched = Turned(path)
     watched.changed()
-    assert not watched.watch.watching
+    assert watched.watch.due(watched.now) is not None
     watched.changed(after=LOOK)
     assert not watched.changed(after=LOOK)
     path.unlink()
     path.mkdir()
     assert watched.changed(after=LOOK)
-    assert watched.watch.watching
+    assert watched.watch.due(watched.now) is None
     watched.watch.close()
 
 
@@ -254,7 +251,6 @@ def test_the_descriptor_is_closed_and_never_inherited(watched: Turned) -> None:
 
 def test_without_inotify_the_mtime_is_looked_at(looked: Turned, questions: Path) -> None:
     assert looked.watch.fileno() is None
-    assert not looked.watch.watching
     assert looked.watch.due(looked.now) == looked.now
     assert looked.changed()
     assert looked.watch.due(looked.now) == looked.now + LOOK
@@ -292,8 +288,9 @@ def test_without_inotify_a_replaced_directory_is_seen(looked: Turned, questions:
 
 def test_a_path_that_cannot_be_a_path_is_a_missing_directory() -> None:
     watch = DirectoryWatch("/nowhere/\0", inotify=False)
-    assert watch.changed(time.monotonic())
-    assert not watch.watching
+    now = time.monotonic()
+    assert watch.changed(now)
+    assert watch.due(now) == now + LOOK
 
 
 # What cannot be had in this process without harm to its neighbours is tried in a child.
@@ -315,7 +312,7 @@ elif case == "no instances":
     with open("/proc/sys/user/max_inotify_instances", "w") as limit:
         limit.write("0")
 seen = watch.DirectoryWatch(path)
-print(seen.fileno() is not None, seen.watching)
+print(seen.fileno() is not None, seen.due(0.0) is None)
 assert seen.changed(0.0 + time.monotonic())
 now = time.monotonic() + 1
 seen.changed(now)
