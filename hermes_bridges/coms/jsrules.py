@@ -6,6 +6,7 @@ The peers are node programs, and the wire means what they mean by it.
 import json
 import math
 import re
+from itertools import accumulate
 
 # WhiteSpace and LineTerminator of ECMAScript: str.strip() knows neither U+FEFF nor is it content
 # with these, it also takes U+001C to U+001F and U+0085.
@@ -17,6 +18,11 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PREFIXED = re.compile(r"0(?:[xX]([0-9a-fA-F]+)|[oO]([0-7]+)|[bB]([01]+))")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SAFE_INTEGER = 2**53 - 1
+# A string, or what is neither a string nor a bracket.
+_NO_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^][{}"]+', re.DOTALL)
+_DEPTHS = {"[": 1, "{": 1, "]": -1, "}": -1}
+# Levels of nesting that are read: what every Python can read and ``stringify``, on any thread.
+DEPTH_MAX = 400
 
 
 def trim(text: str) -> str:
@@ -82,13 +88,20 @@ def format_number(value: float) -> str:
 def parse_json(text: str, *, strict: bool = True) -> object:
     """``JSON.parse(text)``: no byte order mark, no NaN, one value; numbers of any length.
 
-    Raises ValueError for all that it refuses, nesting beyond what Python can hold included.
+    Raises ValueError for all that it refuses, more than DEPTH_MAX levels of nesting included.
     With ``strict=False`` raw control characters inside strings are accepted.
     """
+    if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+        raise ValueError("nested too deeply")
     try:
         return (_STRICT if strict else _LENIENT).decode(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _depth(text: str) -> int:
+    brackets = _NO_BRACKETS.sub("", text)
+    return max(accumulate(map(_DEPTHS.__getitem__, brackets)), default=0)
 
 
 def stringify(value: object) -> str:

@@ -328,7 +328,7 @@ def test_H1_the_waiter_survives_garbage_and_serves_many_connections(
         b'{"type":"response","response":1}\n',
         listening.response("wrong", msg_id=ulid()),
         {"type": "cancel"},
-        # Python can read this one, and not follow it to write it down.
+        # Some versions of Python can read this one, and not follow it to write it down.
         listening.response(json.loads("[" * 495 + "]" * 495)),
     )
     assert [reply["type"] for reply in replies] == ["nack"] * 9

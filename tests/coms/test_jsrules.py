@@ -250,6 +250,33 @@ def test_json_that_javascript_refuses(text: str) -> None:
         jsrules.parse_json(text)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [("[", "]"), ('{"a":', "}"), ('["[{",', "]"), ('["\\\\\\"[[",', "]")]
+)
+def test_a_nesting_is_read_to_the_same_depth_by_every_python(before: str, after: str) -> None:
+    deepest = jsrules.DEPTH_MAX
+    value = jsrules.parse_json(before * deepest + "1" + after * deepest)
+    assert jsrules.parse_json(jsrules.stringify(value)) == value
+    for depth in (deepest + 1, 1_001, 5_000, 100_000):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            jsrules.parse_json(before * depth + "1" + after * depth)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[]] * 2_000,
+        ["[" * 2_000, {"{" * 2_000: '"' + "[" * 2_000}],
+        ["\\", "[" * 2_000, '\\"' + "{" * 2_000],
+    ],
+)
+def test_many_brackets_are_no_deep_nesting(value: object) -> None:
+    text = json.dumps(value)
+    assert jsrules.parse_json(text) == value
+    with pytest.raises(ValueError):
+        jsrules.parse_json(text[:-2])
+
+
 def test_L11_only_raw_control_characters_are_let_through_when_not_strict() -> None:
     assert jsrules.parse_json('{"a":"x\ny\tz"}', strict=False) == {"a": "x\ny\tz"}
     for text in ("\ufeff{}", "NaN", "{} {}", "{"):
