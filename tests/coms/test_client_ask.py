@@ -818,6 +818,9 @@ def test_an_ignored_signal_stays_ignored(pool: Pool) -> None:
 
 HOSTILE = "a\x1b[31mb\x1b]0;title\x07c\x1b(Bd\x9b2Je\x1bPq\x1b\\f\rg\x08h\x1b]open\ttab\nline\x7f"
 TAME = "abcdefghopen\ttab\nline"
+HOSTILE += "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
+HOSTILE += "e\u0301\u2028👩\u200d👦\u2029a\x85\u200cb"
+TAME += "e\u0301 👩\u200d👦 a \u200cb"
 
 
 def test_a_terminal_gets_no_control_sequences_and_a_pipe_gets_all(pool: Pool, capsys) -> None:
@@ -830,7 +833,7 @@ def test_a_terminal_gets_no_control_sequences_and_a_pipe_gets_all(pool: Pool, ca
     assert child.wait(20) == 0
     shown = os.read(main, 65536).decode().replace("\r\n", "\n")
     os.close(main)
-    assert shown.splitlines()[1:] == TAME.splitlines()
+    assert shown.split("\n")[1:] == [*TAME.split("\n"), ""]
 
 
 def test_an_error_of_a_peer_is_tamed_on_a_terminal_too(pool: Pool) -> None:

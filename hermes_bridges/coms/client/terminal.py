@@ -24,13 +24,19 @@ _SEQUENCES = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"
 )
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f]")
+# What shows nothing itself, and can show other text in another order, or as something else.
+_UNSEEN = re.compile(r"[\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+# Ends of lines to some terminals: as such they could begin a forged row.
+_OTHER_BREAKS = re.compile(r"[\x85\u2028\u2029]")
 _BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def harmless(text: str) -> str:
-    """Drop what would command a terminal: sequences and controls but newline and tab."""
-    return _CONTROLS.sub("", _SEQUENCES.sub("", text))
+    """Drop what would command a terminal or hide: sequences, controls but newline and tab, marks
+    of direction, characters without width. Rare line ends become blanks."""
+    text = _CONTROLS.sub("", _SEQUENCES.sub("", text))
+    return _OTHER_BREAKS.sub(" ", _UNSEEN.sub("", text))
 
 
 def one_line(text: str) -> str:
