@@ -155,7 +155,8 @@ def test_KH33_odd_files_beside_the_records_hide_nothing(pool: Pool, capsys) -> N
     (pending / f"{ulid()}.json").write_text("[" * 100_000)
     (pending / f"{ulid()}.json").write_text("[]")
     (pending / f"{ulid()}.json").mkdir()
-    (pending / f"{ulid()}.json").symlink_to("/etc/passwd")
+    linked = pending / f"{record(pool)}.json"
+    linked.symlink_to(linked.rename(bridge(pool) / "elsewhere.json"))
     os.mkfifo(pending / f"{ulid()}.json")
     with (pending / f"{ulid()}.json").open("wb") as file:
         file.truncate(1 << 40)
@@ -174,17 +175,35 @@ def test_records_with_fields_of_other_types_are_shown_as_far_as_they_go(pool: Po
     assert capsys.readouterr().out.splitlines()[1].split()[2:] == ["default", "-", "yes"]
 
 
+@pytest.mark.parametrize(
+    "received_at", ["-Infinity", "Infinity", "NaN", "-1", "1e300", "9" * 4_000, "1e11", '"now"']
+)
+def test_a_time_that_is_none_counts_as_the_oldest(pool: Pool, capsys, received_at: str) -> None:
+    good, odd = record(pool), record(pool, received_at="here")
+    path = bridge(pool) / "pending" / f"{odd}.json"
+    path.write_text(path.read_text().replace('"here"', received_at))
+    items = shown(pool, capsys)
+    assert [item["qid"] for item in items] == [odd, good]
+    assert abs(items[0]["age_s"] - time.time()) < 60
+    assert client.main(["questions"], pool.environ) == 0
+    assert [row.split()[0] for row in capsys.readouterr().out.splitlines()[1:]] == [odd, good]
+
+
 def test_a_peers_text_cannot_forge_rows_or_reach_the_terminal(pool: Pool, capsys) -> None:
     envelope = {"sender_name": "a\nFAKE ROW\x1b[2J"}
-    record(pool, envelope=envelope, text="\x1b[2Jhello")
+    text = "\x1b[2Jhello\u2028FAKE\u2029FAKE\x85FAKE \u202eolleh\u2069\ufeff\u200b"
+    record(pool, envelope=envelope, text=text)
+    assert client.main(["questions", "--show"], pool.environ) == 0
+    assert f"    {text}\n" in capsys.readouterr().out
     main, other = pty.openpty()
     child = pool.start("questions", "--show", stdout=other)
     os.close(other)
     assert child.wait(20) == 0
     seen = os.read(main, 4096)
     os.close(main)
-    assert b"\x1b" not in seen and b"hello" in seen
-    assert not [line for line in seen.splitlines() if line.startswith(b"FAKE")]
+    lines = seen.decode().splitlines()
+    assert "    hello FAKE FAKE FAKE olleh" in lines and "\x1b" not in "".join(lines)
+    assert not [line for line in lines if line.startswith("FAKE")]
 
 
 def test_a_pending_directory_that_cannot_be_read_is_said(pool: Pool, capsys) -> None:

@@ -26,6 +26,8 @@ from hermes_bridges.core import files
 from hermes_bridges.errors import BridgeError, FileRefused
 
 _TITLES = ("qid", "age", "project", "peer", "delivered")
+# Some time in the year 5138: what is later is no time, and may be too large to count with.
+_MOMENT_MAX = 1e11
 _ANSWERED_BY = re.compile(r"telegram:\S+")
 
 
@@ -134,13 +136,13 @@ def _read(qid: str, path: str) -> dict[str, object] | None:
 
 def _shown(qid: str, record: Mapping[str, object], answer_waits: bool) -> Open:
     sender, owner = _object(record, "envelope"), _object(record, "owner")
-    received_at, titles = record.get("received_at"), record.get("options")
+    titles = record.get("options")
     return Open(
         qid=qid,
         project=_text(owner, "project"),
         peer=_text(sender, "sender_name"),
         delivered=record.get("state") == "delivered",
-        received_at=received_at if isinstance(received_at, (int, float)) else 0.0,
+        received_at=_moment(record.get("received_at")),
         text=_text(record, "text") or _text(sender, "prompt"),
         options=tuple(t for t in titles if isinstance(t, str)) if isinstance(titles, list) else (),
         answer_waits=answer_waits,
@@ -217,6 +219,11 @@ def _login() -> str:
 def _object(fields: Mapping[str, object], name: str) -> dict[str, object]:
     value = fields.get(name)
     return value if isinstance(value, dict) else {}
+
+
+def _moment(value: object) -> float:
+    """Seconds since 1970; 0 for what cannot be such."""
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < _MOMENT_MAX else 0.0
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:
