@@ -92,6 +92,11 @@ def test_help_names_every_flag_and_needs_nothing(capsys, verb) -> None:
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_the_help_of_answer_says_what_a_filter_of_the_daemon_does() -> None:
+    said = " ".join(help_text("answer").split())
+    assert "a daemon with --allow-from rejects the answer as unauthorized" in said
+
+
 def test_the_verbs_are_those_that_have_a_grammar() -> None:
     assert client.VERBS is VERBS and set(GRAMMARS) == VERBS
 

@@ -112,7 +112,12 @@ GRAMMARS: Mapping[str, Grammar] = {
         2,
         None,
         (
-            Flag("--as", "who answers (default: console:<login name>)", "telegram:USER"),
+            Flag(
+                "--as",
+                "who answers (default: console:<login name>); a daemon with --allow-from\n"
+                "rejects the answer as unauthorized unless it names one whom that flag allows",
+                "telegram:USER",
+            ),
             _DIRECTORY,
             Flag("--force", "write even if no such question is open or an answer is there"),
         ),
@@ -189,5 +194,5 @@ def help_text(verb: str) -> str:
     lines.append("")
     for flag in (*grammar.flags, HELP):
         lines.append(f"  {flag.name} {flag.metavar}".rstrip())
-        lines.append(f"      {flag.help}")
+        lines += [f"      {line}" for line in flag.help.split("\n")]
     return "\n".join(lines)
