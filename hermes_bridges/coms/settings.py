@@ -22,6 +22,8 @@ DEFAULT_TIMEOUT_MS = 1_800_000.0
 # Ten years: a longer wait is a slip of the pen, and far inside what a wait can take.
 TIMEOUT_MAX_MS = 10 * 365 * 86_400_000.0
 MAX_SENDS_MAX = 64
+# Bytes; 255 are the end, and a temporary file's name is longer.
+_FILE_NAME_MAX = 200
 
 _PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SENDER = re.compile(r"telegram:\S+")
@@ -218,7 +220,12 @@ class Settings(NamedTuple):
 
     def status_path(self, name: str) -> str:
         """The status file of the daemon that got this name."""
-        return os.path.join(self.status_dir, f"{self.project}.{name}.json")
+        stem = f"{self.project}.{name}"
+        if len(stem) + len(".json") > _FILE_NAME_MAX:
+            import hashlib  # costs start time, and such names are rare
+
+            stem = f"{stem[:100]}-{hashlib.sha256(stem.encode()).hexdigest()[:8]}"
+        return os.path.join(self.status_dir, f"{stem}.json")
 
 
 def usage() -> str:

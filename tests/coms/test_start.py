@@ -278,6 +278,19 @@ def test_the_status_file_tells_what_is_going_on(scene: Scene) -> None:
     assert isinstance(status["counters"], dict) and isinstance(status["values"], dict)
 
 
+def test_a_status_file_of_a_long_project_has_a_shorter_name(scene: Scene) -> None:
+    project, name = "p" * 250, "n" * 64
+    stem, other = (parsed("--project", text).status_path(name) for text in (project, project[1:]))
+    assert re.fullmatch(r".+/p{100}-[0-9a-f]{8}\.json", stem) and stem != other
+    longest = parsed("--project", "p" * 190)
+    assert longest.status_path("nnnn").endswith("/" + "p" * 190 + ".nnnn.json")
+    assert "-" in os.path.basename(longest.status_path("nnnnn"))
+    daemon = scene.daemon(project=project, name=name)
+    path = parsed("--project", project, HOME=scene.home.path).status_path(name)
+    wait(lambda: os.path.exists(path), 5, "the status file")
+    assert daemon.stop() == 0 and os.listdir(scene.home.status) == []
+
+
 def test_an_answer_is_seen_at_once_however_long_the_poll_is(scene: Scene) -> None:
     scene.daemon("--poll-ms", "60000")
     question = scene.peers.pi().ask("Ship?")
