@@ -71,6 +71,9 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return check.run(settings, environ)
     try:
         return _Daemon(settings, environ, redactor).run()
+    except KeyboardInterrupt:
+        # Before the handlers stand.
+        return 130
     except (BridgeError, OSError) as error:
         _log.error("%s", error)
         return 1

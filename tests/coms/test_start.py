@@ -1,5 +1,7 @@
 """Flags, variables, the registry entry and `--check` to the letter (contract sections 2 and 3)."""
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -265,6 +267,29 @@ def test_a_signal_takes_entry_socket_and_status_away(scene: Scene, number: int) 
     assert daemon.stop(number) == 0
     assert scene.home.entries() == {} and not os.path.exists(endpoint)
     assert scene.home.status_file() is None
+
+
+def test_an_interrupt_during_the_start_is_no_traceback(scene: Scene) -> None:
+    project = os.path.join(scene.home.coms, "projects", "default")
+    os.makedirs(project, mode=0o700)
+    lock = os.path.join(project, "registry.lock")
+    daemon = scene.daemon(start=False)
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        child = subprocess.Popen(daemon.command, env=daemon.environ, stderr=subprocess.PIPE)
+        wait(lambda: lock in opened(child.pid), 5, "it waits for the lock")
+        child.send_signal(signal.SIGINT)
+        assert child.communicate(timeout=10) == (None, b"")
+    assert child.returncode == 130
+
+
+def opened(pid: int) -> set[str]:
+    """The paths of the files that a process has open."""
+    paths = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            paths.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return paths
 
 
 # Ours: the status file, the watch
