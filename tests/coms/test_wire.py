@@ -439,10 +439,9 @@ def test_after_a_cancel_comes_no_response(scene: Scene) -> None:
     """Neither for an answer that comes later, nor for one whose response waits for its asker."""
     daemon = scene.daemon(*QUICK)
     asker = scene.peers.pi()
-    before, after = asker.ask("Before?"), asker.ask("After?")
-    delivered(scene, before)
-    delivered(scene, after)
-    endpoint = daemon.endpoint
+    before, after, last = (asker.ask(f"Question {number}?") for number in range(3))
+    for question in (before, after, last):
+        delivered(scene, question)
     asker.down()
     scene.answers.write(before.qid, "yes")
     event(scene, "answered", before.qid)
@@ -451,12 +450,30 @@ def test_after_a_cancel_comes_no_response(scene: Scene) -> None:
     wait_state(scene, after.qid, "closed")
     scene.answers.write(after.qid, "too late")
     gone(scene, after.qid)
+    scene.answers.write(last.qid, "yes")
+    event(scene, "answered", last.qid)
     asker.up()
-    wait_state(scene, before.qid, "closed")
-    daemon.restart()
-    assert daemon.endpoint != endpoint
-    delivered(scene, asker.ask("Another?"))
-    assert asker.received == []
+    assert last.wait()["response"] == said("yes"), "its turn comes after the first one's"
+    assert [response["msg_id"] for response in asker.received] == [last.qid]
+
+
+def test_after_a_cancel_and_a_kill_comes_no_response(scene: Scene) -> None:
+    daemon = scene.daemon(*QUICK)
+    asker = scene.peers.pi()
+    question = asker.ask("Ship?")
+    delivered(scene, question)
+    asker.down()
+    scene.answers.write(question.qid, "yes")
+    wait_state(scene, question.qid, "replying")
+    assert daemon.ask(wire.cancel(question.qid))["type"] == "ack"
+    wait_state(scene, question.qid, "closed")
+    daemon.kill()
+    asker.up()
+    daemon.start()
+    other = asker.ask("Another?")
+    scene.answers.write(other.qid, "yes")
+    other.wait()
+    assert [response["msg_id"] for response in asker.received] == [other.qid]
 
 
 def test_an_asker_that_is_gone_after_its_prompt_is_asked_for_all_the_same(scene: Scene) -> None:
