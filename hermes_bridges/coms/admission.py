@@ -18,6 +18,8 @@ class Admission:
         self._endpoints: dict[str, str] = {}
         self._settled: set[str] = set()
         self._cancelled: set[str] = set()
+        # Settled ones that their asker has asked anew: the old question's end is not theirs.
+        self._again: set[str] = set()
         # Never longer than twice the number of open questions.
         self._facts: SimpleQueue[tuple[str, str]] = SimpleQueue()
 
@@ -42,16 +44,29 @@ class Admission:
                     continue
                 if fact == "settled":
                     self._settled.add(qid)
+                    continue
+                self._settled.discard(qid)
+                self._cancelled.discard(qid)
+                if qid in self._again:
+                    self._again.remove(qid)
                 else:
                     del self._endpoints[qid]
-                    self._settled.discard(qid)
-                    self._cancelled.discard(qid)
 
     def admit(self, qid: str, endpoint: str, *, settled: bool = False) -> None:
         """A question was acked, or taken over at the start."""
         self._endpoints[qid] = endpoint
         if settled:
             self._settled.add(qid)
+
+    def ask_again(self, qid: str) -> bool:
+        """Note a prompt for an open question; False when it is a duplicate.
+
+        Once a question is settled, a prompt with its id is a new one, and the desk waits with it.
+        """
+        if qid not in self._settled or qid in self._again:
+            return False
+        self._again.add(qid)
+        return True
 
     def cancel(self, qid: str) -> bool:
         """Note a cancel; False when the question is not open or is cancelled already."""

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from hermes_bridges.core import files
 
 SUFFIX = ".answer.json"
 ANSWER_MAX = 1024 * 1024
+# Seconds between two looks at entries whose name is no answer's.
+STRAYS = 2.0
 
 # What tells one state of a file from another: inode, size, mtime.
 _Look = tuple[int, int, int]
@@ -34,28 +35,49 @@ class Answers:
         self.directory = directory
         self._since: dict[str, tuple[_Look, float]] = {}
         self._ignored: dict[str, _Look] = {}
+        self._strays_due = float("-inf")
 
     def scan(self, now: float) -> list[Found]:
-        """Every entry except those that are ignored; empty when there is no directory."""
-        seen: dict[str, tuple[_Look, float]] = {}
-        ignored: dict[str, _Look] = {}
-        found = []
-        for name, status in self._entries():
-            look = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if self._ignored.get(name) == look:
-                ignored[name] = look
-                continue
-            known = self._since.get(name)
-            since = known[1] if known is not None and known[0] == look else now
-            seen[name] = (look, since)
-            kind = status.st_mode
-            found.append(
-                Found(name, stat.S_ISREG(kind), stat.S_ISDIR(kind), now - since, status.st_mtime)
-            )
+        """Every entry except those that are ignored, and strays only now and then.
+
+        A directory that is gone is made again; one that cannot be read now tells nothing.
+        """
+        try:
+            with os.scandir(self.directory) as entries:
+                listed = list(entries)
+        except FileNotFoundError:
+            with contextlib.suppress(OSError):
+                files.private_dir(self.directory)
+            return []
+        except OSError:
+            return []
+        strays = now >= self._strays_due
+        if strays:
+            self._strays_due = now + STRAYS
+        found = [
+            self._look(entry, now) for entry in listed if strays or entry.name.endswith(SUFFIX)
+        ]
         # A name that went away starts anew when it comes back.
-        self._since = seen
-        self._ignored = ignored
-        return found
+        names = {entry.name for entry in listed}
+        self._since = {name: since for name, since in self._since.items() if name in names}
+        self._ignored = {name: look for name, look in self._ignored.items() if name in names}
+        return [entry for entry in found if entry is not None]
+
+    def _look(self, entry: "os.DirEntry[str]", now: float) -> Found | None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            return None
+        look = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._ignored.get(entry.name) == look:
+            return None
+        known = self._since.get(entry.name)
+        since = known[1] if known is not None and known[0] == look else now
+        self._since[entry.name] = (look, since)
+        kind = status.st_mode
+        return Found(
+            entry.name, stat.S_ISREG(kind), stat.S_ISDIR(kind), now - since, status.st_mtime
+        )
 
     def read(self, name: str) -> bytes:
         """The content of a regular file of ours, 1 MiB at most; FileRefused or OSError else."""
@@ -77,13 +99,3 @@ class Answers:
         with contextlib.suppress(OSError):
             status = os.lstat(os.path.join(self.directory, name))
             self._ignored[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
-
-    def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
-        try:
-            with os.scandir(self.directory) as entries:
-                listed = list(entries)
-        except OSError:
-            return
-        for entry in listed:
-            with contextlib.suppress(OSError):
-                yield entry.name, entry.stat(follow_symlinks=False)

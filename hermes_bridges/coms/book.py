@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from hermes_bridges.coms import envelope
 from hermes_bridges.coms.admission import Admission
-from hermes_bridges.coms.inquiry import CLOSED, REPLYING, Inquiry, from_record
+from hermes_bridges.coms.inquiry import CLOSED, REPLYING, Inquiry, from_record, number
 from hermes_bridges.coms.intake import Intake
 from hermes_bridges.coms.records import Body, Record, Records
 from hermes_bridges.coms.replier import Outcome, Replied, Reply
@@ -17,6 +17,8 @@ from hermes_bridges.core.status import Status
 
 CLOSED_MAX = 1_000
 DEADLINES_SPARE = 1_000
+# Error responses that may wait for their askers.
+REFUSALS_MAX = 100
 
 _log = logging.getLogger("hermes_bridges.coms")
 
@@ -57,6 +59,7 @@ class Book:
         self._untidy_waits = False
         # New questions that a power loss could still take away; as many as are open.
         self._unsynced: deque[str] = deque()
+        self._refusals = 0
 
     def standing(self, qid: str) -> str:
         """Tell ``open``, ``closed``, ``elsewhere`` (of another daemon, or unclear), ``unknown``."""
@@ -93,8 +96,9 @@ class Book:
 
     def save(self, inquiry: Inquiry) -> bool:
         """Bring a record up to date; what cannot be written now is tried again later."""
-        saved = self._records.append(inquiry.qid, inquiry.state, inquiry.body())
-        return self._saved(inquiry, saved)
+        closed = inquiry.state == CLOSED
+        body = self._closed_body(inquiry) if closed else inquiry.body()
+        return self._saved(inquiry, self._records.append(inquiry.qid, inquiry.state, body))
 
     def is_saved(self) -> bool:
         """Whether every question's record is up to date."""
@@ -133,14 +137,17 @@ class Book:
         """A settled question was cancelled: its response must not be sent after a restart."""
         inquiry = self.replying.get(qid)
         if inquiry is not None:
-            self._records.append(qid, CLOSED, self._closed_body(inquiry))
+            inquiry.state = CLOSED
+            self.save(inquiry)
 
     def replied(self, replied: Replied) -> Inquiry | None:
         """A response is done with; the question, if there is one, is to be closed."""
+        if not replied.question:
+            self._refusals -= 1
         if replied.outcome not in (Outcome.ACKED, Outcome.CANCELLED):
             self._status.count(f"reply_lost_{replied.outcome.value}")
             _log.warning("response to question %s given up: %s", replied.qid, replied.outcome.value)
-        return self.replying.pop(replied.qid, None)
+        return self.replying.pop(replied.qid, None) if replied.question else None
 
     def close(self, inquiry: Inquiry) -> None:
         """Nothing is owed to the asker any more."""
@@ -176,8 +183,18 @@ class Book:
         return bool(self._untidy)
 
     def refuse(self, qid: str, endpoint: str, error: str) -> None:
-        """Answer a prompt that does not become a question with an error."""
-        self._reply(Reply(qid, endpoint, self._line(qid, None, error)))
+        """Answer a prompt that does not become a question with an error, unless too many wait."""
+        if self._refusals >= REFUSALS_MAX:
+            self._status.count("refusal_dropped")
+            _log.warning("error response to a prompt dropped: too many wait")
+            return
+        self._refusals += 1
+        self._reply(Reply(qid, endpoint, self._line(qid, None, error), question=False))
+
+    def refuse_taken(self, qid: str, endpoint: str, error: str) -> None:
+        """The same for one that the listener took for a new question."""
+        self.refuse(qid, endpoint, error)
+        self._admission.closed(qid)
 
     def note_sent(self, qid: str, phase: str) -> None:
         """A note that the record promises was sent, or is not to be tried again."""
@@ -210,47 +227,37 @@ class Book:
         not sent. Each record has this daemon as its owner before another one can look.
         """
         adopted: list[Inquiry] = []
-        closed: list[tuple[float, str, str]] = []
+        closed: list[tuple[float, str, str | None]] = []
         with self._records.adopting():
             for record in self._records.adoptable():
-                if record.state == CLOSED:
-                    closed.append(_closed_fields(record))
-                    if isinstance(record.body.get("note"), str):
-                        adopted.append(self._closed_inquiry(record))
-                else:
+                try:
                     inquiry = self._take_over(record, now)
-                    if inquiry is not None:
-                        adopted.append(inquiry)
+                except ValueError as error:
+                    self._records.damaged(record.qid, str(error))
+                    continue
+                if record.state == CLOSED:
+                    closed.append((number(record.body, "closed_at"), record.qid, inquiry.outcome))
+                if record.state != CLOSED or inquiry.note is not None:
+                    adopted.append(inquiry)
         for _, qid, outcome in sorted(closed):
-            self._remember(qid, outcome)
+            self._remember(qid, str(outcome))
         return adopted
 
-    def _take_over(self, record: Record, now: float) -> Inquiry | None:
-        try:
-            inquiry = from_record(record)
-        except ValueError as error:
-            self._records.damaged(record.qid, str(error))
-            return None
+    def _take_over(self, record: Record, now: float) -> Inquiry:
+        inquiry = from_record(record)
         inquiry.resumes(now, self._wall())
-        note, inquiry.note = inquiry.note, None
         # A note is sent once more at most: from here on the record does not ask for it.
-        self.save(inquiry)
+        note, inquiry.note = inquiry.note, None
+        if record.state != CLOSED or note is not None:
+            self.save(inquiry)
         inquiry.note = note
+        if record.state == CLOSED:
+            return inquiry
         self._admission.admit(inquiry.qid, inquiry.endpoint, settled=inquiry.state == REPLYING)
         if inquiry.state == REPLYING:
             self._send(inquiry)
         else:
             self._hold(inquiry)
-        return inquiry
-
-    def _closed_inquiry(self, record: Record) -> Inquiry:
-        inquiry = Inquiry(record.qid, "", (), "")
-        inquiry.state = CLOSED
-        inquiry.note = str(record.body["note"])
-        inquiry.limit_ms = float(str(record.body.get("limit_ms", 0)))
-        _, _, inquiry.outcome = _closed_fields(record)
-        body: Body = {"outcome": inquiry.outcome, "closed_at": record.body.get("closed_at")}
-        self._records.tidy(record.qid, CLOSED, body)
         return inquiry
 
     def _saved(self, inquiry: Inquiry, saved: bool) -> bool:
@@ -290,12 +297,3 @@ class Book:
             oldest, _ = self.closed.popitem(last=False)
             self._owing.discard(oldest)
             self._records.remove(oldest)
-
-
-def _closed_fields(record: Record) -> tuple[float, str, str]:
-    at, outcome = record.body.get("closed_at"), record.body.get("outcome")
-    return (
-        float(at) if isinstance(at, (int, float)) else 0.0,
-        record.qid,
-        outcome if isinstance(outcome, str) else "unknown",
-    )

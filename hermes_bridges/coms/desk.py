@@ -5,15 +5,17 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from hermes_bridges.coms import questions
 from hermes_bridges.coms.answers import SUFFIX, Answers, Found
 from hermes_bridges.coms.book import Book
 from hermes_bridges.coms.courier import Sent
 from hermes_bridges.coms.dispatch import Dispatch
-from hermes_bridges.coms.envelope import Prompt, is_ulid
+from hermes_bridges.coms.envelope import LINE_CAP, Prompt, is_ulid
 from hermes_bridges.coms.inbox import Inbox
 from hermes_bridges.coms.inquiry import Inquiry
+from hermes_bridges.coms.jsrules import trim
 from hermes_bridges.coms.judge import Accept, Judge, Late, Leave, Reject, Unreadable
 from hermes_bridges.coms.peer import Asked, Cancelled
 from hermes_bridges.coms.replier import Replied
@@ -27,10 +29,14 @@ from hermes_bridges.core.status import Status
 TURN = 16
 # Seconds between tries to record what could not be recorded.
 RECORD_AGAIN = 5.0
+# How much longer than a scan took it is until a change begins the next one.
+REST = 2.0
 # Seconds that an answer file stays for an asker that has not acked yet.
 KEEP_ANSWER = 0.5
 # Records of closed questions made small in one turn.
 TIDY = 8
+# Answer files that are synced and removed at the end.
+LAST_ANSWERS = 32
 # Characters of a name in the event log.
 NAME_SHOWN = 256
 
@@ -54,9 +60,11 @@ class Desk:
         status: Status,
         beat: Callable[[float, int], float],
         *,
+        clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
+        self._clock = clock
         self._inbox = inbox
         self._book = book
         self._dispatch = dispatch
@@ -81,7 +89,9 @@ class Desk:
             self._selector.register(watched, selectors.EVENT_READ)
         # Answer files to be removed at these times, if their askers have not acked by then.
         self._kept: deque[tuple[float, Inquiry]] = deque()
-        self._scan_due = self._beat_due = self._save_due = float("-inf")
+        # Prompts with the id of a question whose response is still on its way.
+        self._again: dict[str, Prompt] = {}
+        self._scan_due = self._rested = self._beat_due = self._save_due = float("-inf")
 
     def adopt(self, now: float) -> None:
         """Go on with what a dead daemon of this name left; before the socket listens."""
@@ -101,10 +111,13 @@ class Desk:
     def step(self, now: float) -> float | None:
         """One turn: what came in, deadlines, answers, sends, upkeep."""
         more = self._take_in(now)
+        if self._watch.changed(now):
+            self._scan_due = min(self._scan_due, self._rested)
+        if now >= self._scan_due:
+            self._scan(now)
+        # After the answers: after a stall, one that came in time counts.
         for inquiry in self._book.expired(now):
             self._expire(inquiry)
-        if self._watch.changed(now) or now >= self._scan_due:
-            self._scan(now)
         self._dispatch.pump()
         self._let_go(now)
         self._keep_up(now)
@@ -130,7 +143,8 @@ class Desk:
 
     def close(self) -> None:
         """Let go; the records say everything that is to be known."""
-        for _, inquiry in self._kept:
+        # Those that are left are known to the next start.
+        for _, inquiry in islice(self._kept, LAST_ANSWERS):
             if inquiry.answer_kept and self._book.is_safe(inquiry):
                 self._remove_answer(inquiry)
         self._book.intake.close()
@@ -156,7 +170,7 @@ class Desk:
             elif isinstance(item, Sent):
                 self._dispatch.sent(item)
             else:
-                self._replied(item)
+                self._replied(item, now)
         return True
 
     def _asked(self, prompt: Prompt, now: float) -> None:
@@ -168,7 +182,11 @@ class Desk:
         if self._book.taken_elsewhere(qid):
             self._status.count("prompt_taken")
             error = "msg_id belongs to an open question of another bridge"
-            self._book.refuse(qid, prompt.sender_endpoint, error)
+            self._book.refuse_taken(qid, prompt.sender_endpoint, error)
+            return
+        if qid in self._book.replying:
+            # Asked anew before the old response is acked, or before we have heard of that.
+            self._again[qid] = prompt
             return
         inquiry = self._inquiry(prompt)
         inquiry.starts(now, self._wall(), self._limit(prompt))
@@ -206,6 +224,7 @@ class Desk:
             self._book.forbid(qid)
             return
         inquiry.note = "cancel_note" if inquiry.sends else None
+        self._dispatch.drop(qid)
         self._book.withdraw(inquiry)
         self._status.count("cancelled")
         self._log.append("cancelled", qid, {"reason": "cancel envelope"})
@@ -214,6 +233,7 @@ class Desk:
     def _expire(self, inquiry: Inquiry) -> None:
         limit = inquiry.limit_ms
         inquiry.note = "timeout_note" if inquiry.sends else None
+        self._dispatch.drop(inquiry.qid)
         self._book.settle(inquiry, "timeout", None, questions.timeout_error(limit))
         self._status.count("timeout")
         # A whole number, as the other side's JSON would have it.
@@ -221,12 +241,15 @@ class Desk:
         self._log.append("timeout", inquiry.qid, {"timeout_ms": shown})
         self._dispatch.note(inquiry)
 
-    def _replied(self, replied: Replied) -> None:
+    def _replied(self, replied: Replied, now: float) -> None:
         inquiry = self._book.replied(replied)
         if inquiry is not None:
             # The file first: after a kill here the response comes again, and no note to the human.
             self._remove_answer(inquiry)
             self._book.close(inquiry)
+            again = self._again.pop(replied.qid, None)
+            if again is not None:
+                self._asked(again, now)
 
     def _scan(self, now: float) -> None:
         self._scan_due = now + self._poll
@@ -234,6 +257,9 @@ class Desk:
             again = self._decide(found, now)
             if again is not None:
                 self._scan_due = min(self._scan_due, now + again)
+        end = self._clock()
+        # A directory that is long to read is not read again at every change.
+        self._rested = end + REST * (end - now)
 
     def _decide(self, found: Found, now: float) -> float | None:
         """Do what is right with an entry; returns in how many seconds it must be seen again."""
@@ -252,7 +278,10 @@ class Desk:
 
     def _answered(self, accepted: Accept, now: float) -> None:
         inquiry = self._book.open[accepted.qid]
-        response = questions.map_answer(accepted.answer.text, inquiry.titles)
+        # What is longer than a line is cut for the line anyway, with a mark.
+        text = trim(accepted.answer.text)[: LINE_CAP + 1]
+        response = questions.map_answer(text, inquiry.titles)
+        self._dispatch.drop(inquiry.qid)
         inquiry.answer_kept = True
         self._book.settle(inquiry, "answered", response, None)
         self._keep_answer(inquiry, now)
@@ -267,7 +296,9 @@ class Desk:
 
     def _let_go(self, now: float) -> None:
         """Remove answer files whose askers take longer, once the record is safe without them."""
-        while self._kept and self._kept[0][0] <= now:
+        for _ in range(TIDY):
+            if not self._kept or self._kept[0][0] > now:
+                return
             _, inquiry = self._kept.popleft()
             if not inquiry.answer_kept:
                 continue

@@ -3,7 +3,7 @@
 import logging
 import re
 import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -58,8 +58,9 @@ class Dispatch:
         self._jobs = jobs
         self._stopping = stopping
         self._mask = mask
-        # As many questions as are open, and NOTES_MAX notes.
-        self._waiting: deque[Job] = deque()
+        # By qid, phase and serial: the open questions, and NOTES_MAX notes with their texts.
+        self._waiting: OrderedDict[tuple[str, str, int], str] = OrderedDict()
+        self._serial = 0
         self._notes = 0
         self._running: set[str] = set()
         # Why `hermes send` cannot work at all, once that is known.
@@ -70,7 +71,7 @@ class Dispatch:
         if self._missing is not None:
             self._undeliverable(inquiry, self._missing)
         else:
-            self._waiting.append(Job(inquiry.qid, "question", inquiry.text))
+            self._waiting[inquiry.qid, "question", 0] = ""
 
     def resume(self, inquiry: Inquiry) -> None:
         """Go on with an adopted question: what was not sent, or not surely, is sent once more."""
@@ -97,16 +98,22 @@ class Dispatch:
         """Queue a note; dropped and counted when too many wait or none can be sent."""
         if self._missing is None and self._notes < NOTES_MAX:
             self._notes += 1
-            self._waiting.append(Job(qid, phase, text))
+            self._serial += 1
+            self._waiting[qid, phase, self._serial] = text
         else:
             self._drop_note(qid, phase)
+
+    def drop(self, qid: str) -> None:
+        """A question is settled or cancelled: if its send has not begun, it never will."""
+        self._waiting.pop((qid, "question", 0), None)
 
     def pump(self) -> None:
         """Begin what may begin now."""
         while not self._stopping.is_set() and (job := self._next()) is not None:
-            if self._may_begin(job):
+            begun = self._begin_question(job) if job.phase == "question" else self._begin_note(job)
+            if begun is not None:
                 self._running.add(job.qid)
-                self._jobs.put(job)
+                self._jobs.put(begun)
 
     def sent(self, sent: Sent) -> None:
         """A courier is through with a job."""
@@ -133,41 +140,37 @@ class Dispatch:
     def _next(self) -> Job | None:
         if len(self._running) >= self._settings.max_sends:
             return None
-        for index, job in enumerate(self._waiting):
-            if job.qid not in self._running:
-                del self._waiting[index]
-                self._notes -= job.phase != "question"
-                return job
+        for key, text in self._waiting.items():
+            qid, phase, _ = key
+            if qid not in self._running:
+                del self._waiting[key]
+                self._notes -= phase != "question"
+                return Job(qid, phase, text)
         return None
 
-    def _may_begin(self, job: Job) -> bool:
-        if job.phase == "question":
-            return self._begin_question(job)
-        if self._missing is not None:
-            self._drop_note(job.qid, job.phase)
-            return False
-        return True
+    def _begin_note(self, job: Job) -> Job | None:
+        if self._missing is None:
+            return job
+        self._drop_note(job.qid, job.phase)
+        return None
 
     def _drop_note(self, qid: str, phase: str) -> None:
         self._status.count("note_dropped")
         _log.warning("%s of question %s dropped", phase, qid)
         self._book.note_sent(qid, phase)
 
-    def _begin_question(self, job: Job) -> bool:
-        """Record that a send begins; False when the question was closed before its turn."""
+    def _begin_question(self, job: Job) -> Job | None:
+        """Record that a send begins."""
         inquiry = self._book.open.get(job.qid)
-        if inquiry is None or inquiry.state not in (RECEIVED, SENDING):
-            return False
-        if inquiry.text != job.text:
-            # It was closed, and its qid is in use again.
-            return False
+        if inquiry is None:
+            return None
         if self._missing is not None:
             self._undeliverable(inquiry, self._missing)
-            return False
+            return None
         inquiry.state = SENDING
         inquiry.sends += 1
         self._book.save(inquiry)
-        return True
+        return job._replace(text=inquiry.text)
 
     def _question_sent(self, job: Job, result: Result) -> None:
         # A question that was settled meanwhile stays as it is; only the log hears of its send.

@@ -1,5 +1,6 @@
 """One question in memory, and as it stands in its record (contract section 6)."""
 
+import math
 from collections.abc import Mapping
 
 from hermes_bridges.coms.records import Body, Record
@@ -109,8 +110,10 @@ class Inquiry:
 
 
 def from_record(record: Record) -> Inquiry:
-    """Read an open or replying question back; ValueError when a field is not what it must be."""
+    """Read a question back; ValueError when a field is not what it must be."""
     fields = record.body
+    if record.state == CLOSED:
+        return _closed(record)
     sender = fields.get("envelope")
     titles = fields.get("options")
     if not isinstance(sender, dict) or not isinstance(titles, list):
@@ -124,10 +127,10 @@ def from_record(record: Record) -> Inquiry:
     inquiry.sender_session = _optional(sender, "sender_session")
     inquiry.sender_name = _optional(sender, "sender_name")
     inquiry.sender_cwd = _optional(sender, "sender_cwd")
-    inquiry.received_at = _number(fields, "received_at")
-    inquiry.wall_deadline = _number(fields, "deadline")
-    inquiry.limit_ms = _number(fields, "limit_ms")
-    inquiry.sends = int(_number(fields, "sends"))
+    inquiry.received_at = number(fields, "received_at")
+    inquiry.wall_deadline = number(fields, "deadline")
+    inquiry.limit_ms = number(fields, "limit_ms")
+    inquiry.sends = int(number(fields, "sends"))
     inquiry.state = record.state
     if record.state == REPLYING:
         inquiry.outcome = _text(fields, "outcome")
@@ -137,6 +140,17 @@ def from_record(record: Record) -> Inquiry:
         inquiry.answer_kept = fields.get("answer_kept") is True
     elif record.state not in OPEN_STATES:
         raise ValueError(f"unknown state {record.state!r}")
+    return inquiry
+
+
+def _closed(record: Record) -> Inquiry:
+    """A closed question: how it ended, and the note that it may still owe."""
+    inquiry = Inquiry(record.qid, "", (), "")
+    inquiry.state = CLOSED
+    inquiry.outcome = _text(record.body, "outcome")
+    inquiry.note = _optional(record.body, "note")
+    if inquiry.note is not None:
+        inquiry.limit_ms = number(record.body, "limit_ms")
     return inquiry
 
 
@@ -152,8 +166,14 @@ def _optional(fields: Mapping[str, object], name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _number(fields: Mapping[str, object], name: str) -> float:
+def number(fields: Mapping[str, object], name: str) -> float:
     value = fields.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} is not a number")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is out of range")
+    return number

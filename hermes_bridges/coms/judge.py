@@ -9,6 +9,8 @@ from hermes_bridges.coms.envelope import ZERO_QID, is_ulid
 from hermes_bridges.coms.questions import Answer, AnswerRefused, read_answer
 from hermes_bridges.errors import FileRefused
 
+# Seconds in which an acked prompt has reached the desk.
+AFTER_ACK = 0.1
 # Seconds after which a name that is no answer's is taken for left over.
 STRAY_AGE = 3600.0
 _REFUSALS_TOLD = frozenset({"invalid_json", "invalid_schema", "qid_mismatch"})
@@ -86,7 +88,8 @@ class Judge:
             return Reject(ZERO_QID, "invalid_qid")
         standing = self._standing(qid)
         if standing == "closed":
-            return Late(qid)
+            # The qid may just have been asked anew: the prompt can be a moment behind its ack.
+            return Late(qid) if found.age >= AFTER_ACK else Leave(AFTER_ACK - found.age)
         if standing == "elsewhere":
             return Leave()
         if standing == "unknown":

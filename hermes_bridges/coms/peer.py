@@ -219,21 +219,22 @@ class Listener:
             # A line that was begun is dropped, as the contract has it.
             connection.received.clear()
             connection.eof = True
-        elif not connection.doomed:
+        elif not (connection.ended or connection.doomed):
+            # What comes after our end cannot be answered any more: it is read away.
             connection.received += data
             self._take_lines(connection, now)
 
     def _take_lines(self, connection: _Connection, now: float) -> None:
         *lines, rest = connection.received.split(b"\n")
         if lines:
-            connection.deadline = now + IDLE
             connection.checked = 0
         connection.received = rest
         for raw in map(bytes, lines):
             if envelope.over_cap(raw):
                 self._refuse_line(connection, now)
                 return
-            self._handle(connection, raw)
+            if self._handle(connection, raw):
+                connection.deadline = now + IDLE
         # Counting units means decoding, so a line that grows byte by byte is not counted each time.
         if len(rest) - connection.checked >= _CHECK_EVERY:
             connection.checked = len(rest)
@@ -248,7 +249,8 @@ class Listener:
         connection.deadline = now + LINGER
         self._reply(connection, envelope.nack("", "line too large"))
 
-    def _handle(self, connection: _Connection, raw: bytes) -> None:
+    def _handle(self, connection: _Connection, raw: bytes) -> bool:
+        """Answer a line; False for a blank one."""
         message = envelope.parse(raw)
         if isinstance(message, Prompt):
             self._prompt(connection, message)
@@ -262,19 +264,20 @@ class Listener:
             self._reply(connection, envelope.pong(message.msg_id, card))
         elif message is not None:
             self._nack(connection, message)
+        return message is not None
 
     def _prompt(self, connection: _Connection, prompt: Prompt) -> None:
         refusal = self._refusal(prompt)
         if refusal is not None:
             self._nack(connection, Refused(prompt.msg_id, refusal))
             return
-        duplicate = self._admission.asker(prompt.msg_id) is not None
         # The ack leaves before anything else happens: somebody's dialog waits for it.
         self._reply(connection, envelope.ack(prompt.msg_id))
-        if duplicate:
-            self._count("prompt_duplicate")
-            return
-        if envelope.is_ulid(prompt.msg_id):
+        if self._admission.asker(prompt.msg_id) is not None:
+            if not self._admission.ask_again(prompt.msg_id):
+                self._count("prompt_duplicate")
+                return
+        elif envelope.is_ulid(prompt.msg_id):
             self._admission.admit(prompt.msg_id, prompt.sender_endpoint)
         self._desk.put(Asked(prompt))
 

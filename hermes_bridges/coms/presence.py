@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from hermes_bridges.coms.registry import Entry, Registry
 from hermes_bridges.core.eventlog import iso_now
+from hermes_bridges.errors import BridgeError
 
 # Seconds between two heartbeats, and until one that failed is tried again.
 HEARTBEAT = 30.0
@@ -61,10 +62,18 @@ class Presence:
         self._published = True
 
     def beat(self, now: float, depth: int) -> float:
-        """Write the entry again, also if someone deleted it; returns when that is next due."""
+        """Write the entry again, also if someone deleted it; returns when that is next due.
+
+        BridgeError when the socket is gone.
+        """
         if not self._published:
             return now + HEARTBEAT_AGAIN
+        if not os.path.lexists(self.endpoint) and not self._withdrawn:
+            # No peer can reach this process any more; a new one makes a new socket.
+            raise BridgeError(f"the socket was removed: {self.endpoint}")
         try:
+            if not os.path.isdir(self._registry.agents_dir):
+                self._registry.prepare()
             with self._registry.lock(LOCK_BEAT):
                 if not self._withdrawn:
                     self._refresh(depth)

@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hermes_bridges.coms.envelope import is_ulid
+from hermes_bridges.coms.registry import lock_file
 from hermes_bridges.core import files
 from hermes_bridges.errors import BridgeError, FileRefused
 
 VERSION = 1
-# An envelope's line is at most 64 Ki units, a response line too; JSON escapes can double them.
-RECORD_MAX = 1024 * 1024
+# Seconds that a start waits for another one that adopts.
+ADOPT_PATIENCE = 5.0
+# Five states of the largest question: options of 64 Ki units, and an answer as long.
+RECORD_MAX = 8 * 1024 * 1024
 # Bytes from which a record is brought back to one line when it is taken over.
-RECORD_GROWN = RECORD_MAX // 4
+RECORD_GROWN = 256 * 1024
 
 Body = dict[str, object]
 
@@ -99,11 +102,11 @@ class Records:
 
     @contextlib.contextmanager
     def adopting(self) -> Iterator[None]:
-        """Hold the lock under which records change owner."""
+        """Hold the lock under which records change owner; TimeoutError after 5 s."""
         path = os.path.join(self.directory, ".adopt.lock")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock_file(fd, path, ADOPT_PATIENCE)
             yield
         finally:
             os.close(fd)
@@ -209,7 +212,13 @@ class Records:
         return True
 
     def _replace(self, qid: str, state: str, body: Body, *, durable: bool) -> None:
-        files.write_atomic(self._path(qid), self._line(qid, state, body), durable=durable)
+        line = self._line(qid, state, body)
+        try:
+            files.write_atomic(self._path(qid), line, durable=durable)
+        except FileNotFoundError:
+            # Somebody removed the whole directory.
+            files.private_dir(self.directory)
+            files.write_atomic(self._path(qid), line, durable=durable)
 
     def _append(self, qid: str, state: str, body: Body) -> None:
         line = self._line(qid, state, body)

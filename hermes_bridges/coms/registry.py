@@ -78,16 +78,7 @@ class Registry:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(path, flags, 0o600)
         try:
-            deadline = time.monotonic() + patience
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise TimeoutError(f"{path} is held by another process") from None
-                    # flock has no timeout of its own; its holders need a few milliseconds.
-                    select.select([], [], [], 0.01)
+            lock_file(fd, path, patience)
             yield
         finally:
             os.close(fd)
@@ -201,6 +192,20 @@ class Registry:
         if not isinstance(name, str) or not isinstance(endpoint, str) or not valid_name(name):
             return None
         return value
+
+
+def lock_file(fd: int, path: str, patience: float) -> None:
+    """Take the exclusive lock of an open file; TimeoutError after ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{path} is held by another process") from None
+            # flock has no timeout of its own; its holders need a few milliseconds.
+            select.select([], [], [], 0.01)
 
 
 def listens(endpoint: str) -> bool:

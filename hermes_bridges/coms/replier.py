@@ -50,6 +50,8 @@ class Reply(NamedTuple):
     qid: str
     endpoint: str
     line: bytes
+    question: bool = True
+    """False for the error response to a prompt that became no question."""
 
 
 class Replied(NamedTuple):
@@ -57,6 +59,7 @@ class Replied(NamedTuple):
 
     qid: str
     outcome: Outcome
+    question: bool = True
 
 
 class _Lane:
@@ -65,14 +68,16 @@ class _Lane:
     A lane with replies is either in the heap of waiting lanes or has one try under way.
     """
 
-    __slots__ = ("backoff", "endpoint", "first_try", "gone_since", "refused", "replies")
+    __slots__ = ("backoff", "endpoint", "first_try", "gone_since", "refused", "replies", "round")
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        # As many as there are questions of this asker.
+        # As many as there are questions of this asker, and a few error responses.
         self.replies: deque[Reply] = deque()
         # Since when the asker refuses which replies, by qid.
         self.refused: dict[str, float] = {}
+        # Those that it refused in this round.
+        self.round: set[str] = set()
         self.begin()
 
     def begin(self) -> None:
@@ -99,7 +104,8 @@ class Replier:
     """A stage that delivers responses; a receiver that is slow or mute delays nobody else.
 
     ``put`` may be called from any thread, everything else belongs to the coms.replier thread.
-    The inbox needs no limit of its own: the number of open questions has one.
+    The inbox needs no limit of its own: the number of open questions has one, and that of error
+    responses to other prompts.
     """
 
     def __init__(
@@ -117,7 +123,7 @@ class Replier:
         self._waker = Waker()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._waker.fileno(), selectors.EVENT_READ)
-        # As many as there are questions.
+        # As many as there are questions, and a few error responses.
         self._inbox: SimpleQueue[Reply] = SimpleQueue()
         self._lanes: dict[str, _Lane] = {}
         self._waiting: list[tuple[float, int, _Lane]] = []
@@ -181,12 +187,17 @@ class Replier:
             self._again(attempt.lane, now)
 
     def _begin(self, lane: _Lane, now: float) -> None:
-        if self._is_cancelled(lane.replies[0].qid):
+        if lane.replies[0].question and self._is_cancelled(lane.replies[0].qid):
             self._settle(lane, Outcome.CANCELLED, now)
             return
         if lane.first_try is None:
             lane.first_try = now
-        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError:
+            # Out of descriptors: no sign that the asker is gone.
+            self._again(lane, now)
+            return
         try:
             connected.connect(lane.endpoint)
             if not same_user(connected):
@@ -244,9 +255,17 @@ class Replier:
         if now - since >= REFUSED:
             self._settle(lane, Outcome.REFUSED, now)
         else:
+            self._refused_in_turn(lane, now)
+
+    def _refused_in_turn(self, lane: _Lane, now: float) -> None:
+        """Go on with the next reply at once; wait when all have been refused in this round."""
+        lane.round.add(lane.replies[0].qid)
+        lane.replies.rotate(-1)
+        if lane.replies[0].qid in lane.round:
+            lane.round.clear()
             self._again(lane, now)
-            # The next one for this asker need not wait for that.
-            lane.replies.rotate(-1)
+        else:
+            self._wait_until(now, lane)
 
     def _again(self, lane: _Lane, now: float) -> None:
         if lane.first_try is not None and now - lane.first_try >= PATIENCE:
@@ -256,9 +275,9 @@ class Replier:
 
     def _settle(self, lane: _Lane, outcome: Outcome, now: float) -> None:
         """Report the first reply of a lane and go on with the next."""
-        qid = lane.replies.popleft().qid
-        lane.refused.pop(qid, None)
-        self._report(Replied(qid, outcome))
+        reply = lane.replies.popleft()
+        lane.refused.pop(reply.qid, None)
+        self._report(Replied(reply.qid, outcome, reply.question))
         if not lane.replies:
             del self._lanes[lane.endpoint]
         elif outcome is not Outcome.GONE:

@@ -159,7 +159,9 @@ def test_D5_a_heartbeat_keeps_the_time_of_the_start(short_tmp: Path) -> None:
     home = Home(str(short_tmp))
     registry = Registry(home.coms, "default")
     registry.prepare()
-    presence = Presence(registry, "user-remote", wire.ulid(), "/nowhere.sock")
+    endpoint = short_tmp / "s"
+    endpoint.touch()
+    presence = Presence(registry, "user-remote", wire.ulid(), str(endpoint))
     presence.publish()
     first = home.entries()["user-remote"]
     for number in range(1, 4):
