@@ -348,11 +348,11 @@ def test_S6_a_peer_that_trickles_bytes_is_closed_all_the_same(short_tmp: Path) -
 
 def test_S6_connections_at_once_are_bounded_and_the_rest_waits(scene: Scene) -> None:
     daemon = scene.daemon()
-    files = daemon.open_files()
+    sockets = daemon.open_sockets()
     asker = scene.peers.pi()
     lines = [asker.open_line(daemon.endpoint) for _ in range(300)]
-    wait(lambda: daemon.open_files() - files == 256, what="256 are served")
-    stays(lambda: daemon.open_files() - files == 256, 0.2)
+    wait(lambda: daemon.open_sockets() - sockets == 256, what="256 are served")
+    stays(lambda: daemon.open_sockets() - sockets == 256, 0.2)
     lines[299].send(wire.encode(wire.ping("late")))
     stays(lambda: not closed(lines[299]), 0.1, "it waits")
     for line in lines[:100]:
@@ -360,7 +360,7 @@ def test_S6_connections_at_once_are_bounded_and_the_rest_waits(scene: Scene) -> 
     assert lines[299].read_json(2)["msg_id"] == "late"
     for line in lines[100:]:
         line.close()
-    wait(lambda: daemon.open_files() == files, what="all are let go")
+    wait(lambda: daemon.open_sockets() == sockets, what="all are let go")
 
 
 def test_S6_a_peer_of_another_user_is_refused(

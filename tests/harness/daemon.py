@@ -497,6 +497,14 @@ class Daemon:
     def open_files(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def open_sockets(self) -> int:
+        """As `open_files`, but only sockets: files come and go by themselves."""
+        count = 0
+        for name in os.listdir(f"/proc/{self.pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                count += os.readlink(f"/proc/{self.pid}/fd/{name}").startswith("socket:")
+        return count
+
     def children(self) -> list[int]:
         """Processes whose parent is the daemon."""
         found = []
