@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hermes_bridges.coms.settings import Settings, parse
+from tests.harness.answers import document
 from tests.harness.daemon import Daemon, wait
 from tests.harness.peers import Question
 from tests.harness.scene import Scene
@@ -53,6 +54,14 @@ def delivered(scene: Scene, question: Question) -> None:
     """Wait until `hermes` has sent a question and the daemon knows it."""
     scene.hermes.wait_sent(question.qid)
     wait_state(scene, question.qid, "delivered")
+
+
+def elsewhere(scene: Scene, qid: str) -> str:
+    """The path of a good answer to a question, outside the questions directory."""
+    path = os.path.join(scene.home.root, f"{qid}.json")
+    with open(path, "w") as file:
+        json.dump(document(qid, "from elsewhere"), file)
+    return path
 
 
 def gone(scene: Scene, qid: str) -> None:

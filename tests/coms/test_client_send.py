@@ -401,9 +401,12 @@ def test_a_prompt_is_spooled_for_reply(pool: Pool, listening: Listening) -> None
 def test_prompts_that_cannot_be_spooled_are_nacked(pool: Pool, listening: Listening) -> None:
     inbound = pool.spool() / "inbound"
     qid = ulid()
-    (inbound / f"{qid}.json").symlink_to("/etc/passwd")
+    target = pool.root / "elsewhere.json"
+    target.write_text(json.dumps(prompt(qid, "hi", "/x.sock")))
+    (inbound / f"{qid}.json").symlink_to(target)
     (reply,) = listening.tell(prompt(qid, "hi", "/x.sock"))
     assert reply["type"] == "nack" and "in use" in reply["error"]
+    assert json.loads(target.read_text())["prompt"] == "hi"
     (inbound / f"{qid}.json").unlink()
     for number in range(1_000):
         (inbound / f"{number}").touch()

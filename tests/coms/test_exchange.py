@@ -9,6 +9,7 @@ import pytest
 
 from tests.coms.looks import (
     delivered,
+    elsewhere,
     event,
     gone,
     names,
@@ -410,7 +411,7 @@ def test_an_answer_to_a_closed_question_is_late_whatever_it_holds(scene: Scene) 
         qid = question.qid
         wait_state(scene, qid, "closed")
         if outcome == "cancelled":
-            scene.answers.symlink(qid, "/etc/passwd")
+            scene.answers.symlink(qid, elsewhere(scene, qid))
         else:
             scene.answers.put(qid, b"{not json")
         gone(scene, qid)

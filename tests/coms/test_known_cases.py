@@ -16,6 +16,7 @@ import pytest
 
 from tests.coms.looks import (
     delivered,
+    elsewhere,
     event,
     gone,
     names,
@@ -372,12 +373,13 @@ def test_KH33_odd_entries_do_not_keep_a_good_answer(scene: Scene) -> None:
     question, linked, sparse = (asker.ask(f"Question {number}?") for number in range(3))
     directory = scene.home.questions
     left = [scene.answers.stray(name) for name in (".a.tmp", "x.json~", "\udcff\udcfe")]
-    left += [os.path.join(directory, name) for name in ("sub", "fifo", "dangling", "passwd")]
+    left += [os.path.join(directory, name) for name in ("sub", "fifo", "dangling", "link")]
     os.mkdir(left[3])
     os.mkfifo(left[4])
     os.symlink("/nowhere", left[5])
-    os.symlink("/etc/passwd", left[6])
-    scene.answers.symlink(linked.qid, "/etc/passwd")
+    target = elsewhere(scene, linked.qid)
+    os.symlink(target, left[6])
+    scene.answers.symlink(linked.qid, target)
     scene.answers.sparse(sparse.qid, 1 << 30)
     begin = time.monotonic()
     scene.answers.write(question.qid, "yes")
@@ -389,6 +391,7 @@ def test_KH33_odd_entries_do_not_keep_a_good_answer(scene: Scene) -> None:
     stays(lambda: all(map(os.path.lexists, left)), 0.4, "the others are left, eight polls long")
     assert sorted(reasons(scene)) == ["invalid_path", "invalid_schema"], "once each"
     assert daemon.stderr().count("\n") == 1, "and nothing else is said"
+    assert os.path.exists(target)
 
 
 def test_KH33_old_odd_entries_are_removed_unopened(scene: Scene) -> None:
@@ -396,9 +399,10 @@ def test_KH33_old_odd_entries_are_removed_unopened(scene: Scene) -> None:
     daemon.start()
     directory = scene.home.questions
     os.mkfifo(os.path.join(directory, "fifo"))
-    os.symlink("/etc/passwd", os.path.join(directory, "passwd"))
+    target = elsewhere(scene, wire.ulid())
+    os.symlink(target, os.path.join(directory, "link"))
     scene.answers.stray("\udcff")
-    for name in ("fifo", "passwd", "\udcff"):
+    for name in ("fifo", "link", "\udcff"):
         path = os.path.join(directory, name)
         found = os.lstat(path)
         old = (found.st_atime - 4000, found.st_mtime - 4000)
@@ -407,8 +411,8 @@ def test_KH33_old_odd_entries_are_removed_unopened(scene: Scene) -> None:
     wait(lambda: len(reasons(scene)) == 3, what="all are logged")
     assert set(reasons(scene)) == {"invalid_path"}
     files = {e["detail"]["file"] for e in scene.home.events(event="answer_rejected")}
-    assert files == {"fifo", "passwd", "?"}
-    assert os.path.exists("/etc/passwd")
+    assert files == {"fifo", "link", "?"}
+    assert os.path.exists(target)
 
 
 # H35: its own messages

@@ -482,12 +482,14 @@ def test_a_file_that_is_exchanged_before_it_is_opened_is_refused_too(
     short_tmp: Path, patch: pytest.MonkeyPatch, kind: str
 ) -> None:
     target, plain_open = short_tmp / "a.json", os.open
+    elsewhere = short_tmp / "elsewhere"
     target.write_bytes(b"{}")
 
     def exchange_and_open(path: str, flags: int, dir_fd: int | None) -> int:
         target.unlink()
         if kind == "symlink":
-            target.symlink_to("/etc/passwd")
+            elsewhere.write_bytes(b"{}")
+            target.symlink_to(elsewhere)
         elif kind == "fifo":
             os.mkfifo(target)
         elif kind == "socket":
