@@ -109,12 +109,6 @@ class Presence:
         return self._registry.is_alive(owner) and listens(str(owner["endpoint"]))
 
     def _reply(self, line: bytes) -> bytes | None:
-        try:
-            return self._judge(line)
-        except RecursionError:
-            return envelope.nack("", "nested too deeply")
-
-    def _judge(self, line: bytes) -> bytes | None:
         message = envelope.parse(line)
         if message is None:
             return None
