@@ -251,9 +251,13 @@ def tell(who: str, text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bin/demo", description="A bridge at work, on stand-ins.")
-    parser.add_argument("bridge", nargs="?", choices=["coms"], default="coms")
+    parser.add_argument("bridge", nargs="?", choices=["coms", "telegram"], default="coms")
     parser.add_argument("--auto", action="store_true", help="the phone answers by itself")
     options = parser.parse_args(argv)
+    if options.bridge == "telegram":
+        from hermes_bridges.standins import demo_telegram
+
+        return demo_telegram.show(options.auto)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     for number in (signal.SIGTERM, signal.SIGHUP):
