@@ -51,7 +51,7 @@ class ModelApi:
         self._http = _Server(("127.0.0.1", 0), _handler(self))
         self.base_url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
         self._thread = threading.Thread(
-            target=self._http.serve_forever, name="model-http", daemon=True
+            target=self._http.serve_forever, args=(0.05,), name="model-http", daemon=True
         )
         self._thread.start()
 

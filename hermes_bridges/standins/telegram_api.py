@@ -52,7 +52,7 @@ class TelegramApi:
         self._closed = False
         self._http = _Server(("127.0.0.1", 0), _handler(self))
         self._port = self._http.server_address[1]
-        self._threads = [self._start("telegram-http", self._http.serve_forever)]
+        self._threads = [self._start("telegram-http", self._http.serve_forever, 0.05)]
         self.base_url = f"http://127.0.0.1:{self._port}/bot"
         self.file_url = f"http://127.0.0.1:{self._port}/file/bot"
         self.proxy: str | None = None
