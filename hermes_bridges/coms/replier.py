@@ -277,6 +277,7 @@ class Replier:
         """Report the first reply of a lane and go on with the next."""
         reply = lane.replies.popleft()
         lane.refused.pop(reply.qid, None)
+        lane.round.discard(reply.qid)
         self._report(Replied(reply.qid, outcome, reply.question))
         if not lane.replies:
             del self._lanes[lane.endpoint]

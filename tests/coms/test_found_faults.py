@@ -152,6 +152,41 @@ def test_an_answer_in_time_counts_though_the_daemon_saw_it_after_the_deadline(
 # Ids that are used again
 
 
+def test_an_asker_may_ask_again_with_the_same_id_at_once(scene: Scene) -> None:
+    scene.daemon(*QUICK)
+    asker = scene.peers.pi()
+    qid = wire.ulid()
+    for number in range(30):
+        question = asker.ask(f"Question {number}?", qid=qid)
+        wait(
+            lambda: sum(call.ok for call in scene.hermes.calls(qid, "question")) == number + 1,  # noqa: B023
+            what=f"question {number} is sent",
+        )
+        assert f"Question {number}?" in scene.hermes.calls(qid, "question")[-1].text
+        scene.answers.write(qid, f"answer {number}")
+        assert question.wait()["response"] == said(f"answer {number}")
+    assert scene.home.events(event="late_answer") == []
+
+
+def test_asked_again_before_its_response_was_taken_both_are_answered(scene: Scene) -> None:
+    scene.daemon(*QUICK)
+    asker = scene.peers.pi()
+    first = asker.ask("First?")
+    delivered(scene, first)
+    asker.down()
+    scene.answers.write(first.qid, "one")
+    wait_state(scene, first.qid, "replying")
+    gone(scene, first.qid)
+    second = asker.ask("Second?", qid=first.qid)
+    assert len(scene.hermes.calls(first.qid)) == 1
+    asker.up()
+    assert second.wait()["response"] == said("one"), "the asker has one place for both"
+    wait(lambda: [c for c in scene.hermes.calls(first.qid) if "Second?" in c.text and c.ok])
+    scene.answers.write(first.qid, "two")
+    wait(lambda: len(second.responses) == 2, what="the second response")
+    assert [r["response"] for r in second.responses] == [said("one"), said("two")]
+
+
 def test_the_id_of_another_bridges_question_is_refused_and_costs_no_place(scene: Scene) -> None:
     scene.daemon(*QUICK)
     red = scene.daemon(*QUICK, project="red")
@@ -186,6 +221,8 @@ ODD_CLOSED: dict[str, dict[str, object]] = {
     "a note without its limit": {"note": "timeout_note", "limit_ms": None},
     "a note with a huge limit": {"note": "timeout_note", "limit_ms": 10**400},
     "no outcome": {"outcome": None},
+    "closed in no year": {"closed_at": 10**400},
+    "closed without end": {"closed_at": math.inf},
 }
 
 
