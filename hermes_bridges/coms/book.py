@@ -71,7 +71,7 @@ class Book:
 
     def taken_elsewhere(self, qid: str) -> bool:
         """Whether another daemon has an open question of that id."""
-        if qid in self.closed:
+        if qid in self.replying or qid in self.closed:
             return False
         record = self._records.find(qid)
         return record is not None and record.state != CLOSED
@@ -231,12 +231,13 @@ class Book:
         with self._records.adopting():
             for record in self._records.adoptable():
                 try:
+                    closed_at = number(record.body, "closed_at") if record.state == CLOSED else 0.0
                     inquiry = self._take_over(record, now)
                 except ValueError as error:
                     self._records.damaged(record.qid, str(error))
                     continue
                 if record.state == CLOSED:
-                    closed.append((number(record.body, "closed_at"), record.qid, inquiry.outcome))
+                    closed.append((closed_at, record.qid, inquiry.outcome))
                 if record.state != CLOSED or inquiry.note is not None:
                     adopted.append(inquiry)
         for _, qid, outcome in sorted(closed):
