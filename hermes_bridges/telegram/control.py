@@ -14,6 +14,7 @@ from hermes_bridges.telegram import arguments, pool, readiness, skilltree, telli
 from hermes_bridges.telegram.arguments import PROGRAM, USAGE, Arguments, UsageError
 from hermes_bridges.telegram.herdr import Herdr
 from hermes_bridges.telegram.hermes import Hermes
+from hermes_bridges.telegram.hermes_facts import plain
 from hermes_bridges.telegram.readiness import Inspector, Report
 from hermes_bridges.telegram.restart import restart
 from hermes_bridges.telegram.systemd import UserUnit
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
             reconfigure(errors="backslashreplace")
 
     def tell(line: str) -> None:
-        print(f"{PROGRAM}: {mask(line)}", file=sys.stderr, flush=True)
+        print(f"{PROGRAM}: {mask(plain(line))}", file=sys.stderr, flush=True)
 
     try:
         asked = arguments.parse(argv)
@@ -69,10 +70,10 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         tell("stopped")
         return 1
     if asked.json:
-        print(json.dumps(_masked(outcome.result, mask), indent=2, ensure_ascii=False))
+        print(json.dumps(_masked(outcome.result, mask), indent=2))
     else:
         for line in outcome.lines:
-            print(mask(line))
+            print(mask(plain(line)))
     return 0
 
 

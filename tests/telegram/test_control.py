@@ -541,6 +541,19 @@ def test_a_project_that_cannot_be_one_is_refused(ready: Stage) -> None:
     assert (done.code, done.err) == (1, 'bridge-telegram: Invalid project name: "../x"\n')
 
 
+def test_nothing_that_is_told_commands_the_terminal(ready: Stage) -> None:
+    ready.herdr(
+        [
+            *look_around(),
+            panes(("\x1b]0;x\x07w", "hermes-bridge")),
+            (["pane", "close", "\x1b]0;x\x07w"],),
+        ]
+        * 2
+    )
+    assert ready.call("off", "1").out == "off: project default: closed w\n"
+    assert "\x1b" not in ready.call("off", "1", "--json").out
+
+
 def test_herdr_without_a_pane_is_told(stage: Stage) -> None:
     stage.herdr([])
     done = stage.call("off", "1", "--via", "herdr")
