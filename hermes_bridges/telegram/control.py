@@ -59,22 +59,19 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
             return 0
         assert isinstance(asked, Arguments)
         outcome = Controller(asked, environ, tell).run()
+        if asked.json:
+            print(json.dumps(_masked(outcome.result, mask), indent=2), flush=True)
+        else:
+            print("\n".join(mask(plain(line)) for line in outcome.lines), flush=True)
+        return 0
     except UsageError as error:
         tell(str(error))
         print(USAGE, end="", file=sys.stderr)
-        return 1
     except (BridgeError, OSError) as error:
         tell(str(error))
-        return 1
     except KeyboardInterrupt:
         tell("stopped")
-        return 1
-    if asked.json:
-        print(json.dumps(_masked(outcome.result, mask), indent=2))
-    else:
-        for line in outcome.lines:
-            print(mask(plain(line)))
-    return 0
+    return 1
 
 
 def _masked(value: object, mask: Redactor) -> object:

@@ -20,6 +20,7 @@ class Hermes:
     """Asks; every method raises BridgeError when there is no answer, or none that can be read."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
+        self._given = environ
         self._environ = {n: v for n, v in environ.items() if n != "FORCE_COLOR"} | _SHAPE
 
     def gateways(self) -> tuple[facts.Gateway, ...]:
@@ -62,7 +63,8 @@ class Hermes:
 
     def launch_restart(self, profile: str, output: int) -> int:
         """Begin ``gateway restart``; the process id. See HermesCli.launch."""
-        cli = HermesCli(self._environ, profile)
+        # In the environment as it was: it may be the gateway's for a long time.
+        cli = HermesCli(self._given, profile)
         try:
             return cli.launch(["gateway", "restart"], output)
         except OSError as error:
