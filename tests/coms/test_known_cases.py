@@ -368,17 +368,18 @@ def test_KH27_lone_surrogates_are_replaced_and_pairs_joined(scene: Scene) -> Non
 
 
 def test_KH33_odd_entries_do_not_keep_a_good_answer(scene: Scene) -> None:
-    daemon = scene.daemon(*QUICK)
-    asker = scene.peers.pi()
-    question, linked, sparse = (asker.ask(f"Question {number}?") for number in range(3))
     directory = scene.home.questions
+    os.makedirs(directory, mode=0o700)
     left = [scene.answers.stray(name) for name in (".a.tmp", "x.json~", "\udcff\udcfe")]
     left += [os.path.join(directory, name) for name in ("sub", "fifo", "dangling", "link")]
     os.mkdir(left[3])
     os.mkfifo(left[4])
     os.symlink("/nowhere", left[5])
+    os.symlink("/nowhere/else", left[6])
+    daemon = scene.daemon(*QUICK)
+    asker = scene.peers.pi()
+    question, linked, sparse = (asker.ask(f"Question {number}?") for number in range(3))
     target = elsewhere(scene, linked.qid)
-    os.symlink(target, left[6])
     scene.answers.symlink(linked.qid, target)
     scene.answers.sparse(sparse.qid, 1 << 30)
     begin = time.monotonic()

@@ -95,31 +95,49 @@ def test_L2_an_answer_waits_for_the_daemon_that_asked(scene: Scene) -> None:
 # L3
 
 
-def test_L3_a_writers_temporary_file_is_left_alone_for_an_hour(scene: Scene) -> None:
-    scene.daemon(*QUICK)
-    question = scene.peers.pi().ask("Ship?")
-    names = (f"{question.qid}.answer.json.tmp", f".{question.qid}.answer.json.swp", "4913")
+def test_L3_a_writers_temporary_file_is_left_alone(scene: Scene) -> None:
+    qid = wire.ulid()
+    os.makedirs(scene.home.questions, mode=0o700)
+    names = (f"{qid}.answer.json.tmp", f".{qid}.answer.json.swp", "4913")
     young = [scene.answers.stray(name) for name in names]
     almost = scene.answers.stray("almost.tmp")
     own_mtime(almost, 3590)
+    scene.daemon(*QUICK)
+    question = scene.peers.pi().ask("Ship?", qid=qid)
     stays(lambda: all(map(os.path.exists, [*young, almost])), 0.3, "six polls")
-    data = json.dumps(document(question.qid, "yes")).encode()
+    data = json.dumps(document(qid, "yes")).encode()
     with open(young[0], "wb") as file:
         file.write(data)
-    scene.answers.note(question.qid, "yes", "renamed", valid=True)
-    os.rename(young[0], scene.answers.path(question.qid))
+    scene.answers.note(qid, "yes", "renamed", valid=True)
+    os.rename(young[0], scene.answers.path(qid))
     assert question.wait()["response"] == said("yes")
     assert reasons(scene) == []
 
 
 def test_L3_after_an_hour_it_is_logged_and_removed(scene: Scene) -> None:
-    scene.daemon(*QUICK)
+    os.makedirs(scene.home.questions, mode=0o700)
     old = scene.answers.stray("left.over")
     own_mtime(old, 3610)
-    wait(lambda: not os.path.exists(old), 5, "removed")
+    scene.daemon(*QUICK)
+    wait(lambda: not os.path.exists(old), 10, "removed")
     detail = event(scene, "answer_rejected", "0" * 26)["detail"]
     assert detail == {"reason": "invalid_path", "file": "left.over"}
     assert scene.hermes.calls() == [], "no note to the human"
+
+
+def test_L3_the_hour_begins_with_the_last_change(judged: "Judged") -> None:
+    stray = judged.path.with_name("x.tmp")
+    stray.touch()
+    os.utime(stray, (1000.0, 1000.0))
+    for now, wall in ((0.0, 1000.0), (2000.0, 3000.0), (4000.0, 4599.9)):
+        judged.wall = wall
+        assert judged.leaves(now)
+    os.utime(stray, (2000.0, 2000.0))
+    judged.wall = 4600.0
+    assert judged.leaves(4002.0)
+    judged.wall = 5600.0
+    verdict = judged.decide(4004.0)
+    assert verdict == Reject("0" * 26, "invalid_path")
 
 
 # L4 and L5
@@ -147,8 +165,9 @@ class Judged:
         self.qid = wire.ulid()
         self.path = directory / f"{self.qid}.answer.json"
         self.answers = Answers(str(directory))
+        self.wall = 0.0
         self.judge = Judge(
-            self.answers, lambda qid: "open", poll=0.1, allowed=frozenset(), wall=lambda: 0.0
+            self.answers, lambda qid: "open", poll=0.1, allowed=frozenset(), wall=lambda: self.wall
         )
 
     def decide(self, now: float) -> object:

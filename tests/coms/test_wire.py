@@ -458,22 +458,22 @@ def test_after_a_cancel_comes_no_response(scene: Scene) -> None:
 
 
 def test_after_a_cancel_and_a_kill_comes_no_response(scene: Scene) -> None:
+    """It was offered before, and its asker has not acked it."""
     daemon = scene.daemon(*QUICK)
-    asker = scene.peers.pi()
+    asker = scene.peers.pi(mood="mute")
     question = asker.ask("Ship?")
     delivered(scene, question)
-    asker.down()
     scene.answers.write(question.qid, "yes")
-    wait_state(scene, question.qid, "replying")
+    wait(lambda: asker.received, what="the response")
     assert daemon.ask(wire.cancel(question.qid))["type"] == "ack"
-    wait_state(scene, question.qid, "closed")
+    wait(lambda: state(scene, question.qid) == "closed", 3, "while that try is under way")
     daemon.kill()
-    asker.up()
+    asker.mood = "ack"
     daemon.start()
     other = asker.ask("Another?")
     scene.answers.write(other.qid, "yes")
     other.wait()
-    assert [response["msg_id"] for response in asker.received] == [other.qid]
+    assert [response["msg_id"] for response in asker.received] == [question.qid, other.qid]
 
 
 def test_an_asker_that_is_gone_after_its_prompt_is_asked_for_all_the_same(scene: Scene) -> None:
