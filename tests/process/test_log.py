@@ -49,7 +49,8 @@ class Rotation:
     def lines(self) -> list[dict[str, Any]]:
         """Every line of every part; each must be a whole record."""
         records = []
-        for path in [*self.parts, self.log]:
+        # The last rotation may have taken the log, and nothing was written since.
+        for path in [*self.parts, *filter(os.path.exists, [self.log])]:
             with open(path, "rb") as file:
                 data = file.read()
             assert b"\0" not in data, f"NUL in {os.path.basename(path)}"
