@@ -441,14 +441,14 @@ def test_a_waiter_with_wrong_arguments_is_a_usage_error(pool: Pool, capsys, word
 
 def test_a_response_that_coms_cli_has_written_is_awaited(pool: Pool, capsys) -> None:
     """The directories and the file as it makes them, in the compact form of JSON.stringify."""
-    responses = pool.spool("claude-cli") / "responses"
+    responses = pool.spool("team-cli") / "responses"
     responses.mkdir(parents=True)
     msg_id = ulid()
     (responses / f"{msg_id}.json").write_text(
         '{"response":{"kind":"freeform","text":"grün"},"error":null,'
         '"received_at":"2026-01-01T00:00:00.000Z"}'
     )
-    environ = {**pool.environ, "COMS_CLI_NAME": "claude-cli"}
+    environ = {**pool.environ, "COMS_CLI_NAME": "team-cli"}
     assert client.main(["await", msg_id], environ) == 0
     out, err = capsys.readouterr()
     assert out == '{\n  "kind": "freeform",\n  "text": "grün"\n}\n' and err == ""
