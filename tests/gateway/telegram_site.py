@@ -17,7 +17,7 @@ import trustme
 
 from hermes_bridges.standins.hermes_gateway import USER, HermesHome
 from hermes_bridges.standins.liaison import Liaison
-from hermes_bridges.standins.model_api import ModelApi
+from hermes_bridges.standins.model_api import Brain, ModelApi
 from hermes_bridges.standins.telegram_api import HOST, Message, TelegramApi
 from tests import hermes_versions
 from tests.harness.daemon import CHECKOUT, INHERITED, Daemon, wait
@@ -62,9 +62,9 @@ class Done:
 
 
 class Site:
-    """Use as a context manager, with a short directory."""
+    """Use as a context manager, with a short directory; ``brain`` drives another model."""
 
-    def __init__(self, version: str, root: Path) -> None:
+    def __init__(self, version: str, root: Path, brain: Brain | None = None) -> None:
         authority = trustme.CA()
         certificate, key = root / "ca.pem", root / "key.pem"
         authority.cert_pem.write_to_path(certificate)
@@ -72,7 +72,7 @@ class Site:
         self.version = version
         self.scene = Scene(str(root))
         self.telegram = TelegramApi(list(TOKENS.values()), (str(key), str(key)))
-        self.model = ModelApi(Liaison(str(USER)))
+        self.model = ModelApi(brain or Liaison(str(USER)))
         self._calls = root / "hermes.calls"
         wrapper = root / "b" / "hermes"
         real = hermes_versions.hermes(version)
