@@ -136,7 +136,13 @@ def short_tmp() -> Iterator[Path]:
     """An empty directory with a path so short that sockets fit below it (107 bytes)."""
     path = _make_short("")
     yield path
-    shutil.rmtree(path)
+    # What a child that is just being killed still writes may come in between.
+    wait(lambda: _removed(path), 5)
+
+
+def _removed(path: Path) -> bool:
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
 
 
 def _make_short(prefix: str) -> Path:
