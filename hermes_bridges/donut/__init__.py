@@ -1,0 +1,1 @@
+"""The bridge from a Donut bot stream to the Hermes API server."""
