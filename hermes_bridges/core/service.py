@@ -51,7 +51,9 @@ class Service:
     have to end. With ``exits`` the process is to end after ``run``: further signals are then
     ignored, not handed back to the former handlers, so that they cannot spoil the exit code.
 
-    ``hung`` is True when a thread outlived the stop; the caller then leaves by ``os._exit``.
+    ``on_stop`` is called once, before the first stage is stopped, to end waits that several stages
+    share. ``hung`` is True when a thread outlived the stop; the caller then leaves by
+    ``os._exit``. ``hurried`` is True when a further signal cut the stop short.
     """
 
     def __init__(
@@ -63,20 +65,24 @@ class Service:
         grace: float = 1.5,
         tick: Callable[[float], float | None] | None = None,
         describe: Callable[[], str] | None = None,
+        on_stop: Callable[[], None] | None = None,
         exits: bool = False,
     ) -> None:
         self.name = name
         self.hung = False
+        self.hurried = False
         self._notifier = notifier
         self._clock = clock
         self._grace = grace
         self._tick = tick
         self._describe = describe
+        self._on_stop = on_stop
         self._exits = exits
         self._runners: list[_Runner] = []
         self._started = False
         self._ending = False
         self._died = False
+        self._code = EXIT_CLEAN
         self._deadline = math.inf
         self._tick_due = math.inf if tick is None else -math.inf
         self._ping_due = -math.inf
@@ -89,17 +95,25 @@ class Service:
         self._former_fd = -1
 
     def add(
-        self, thread_name: str, stage: Stage, stop_rank: int, limit: float | None = None
+        self,
+        thread_name: str,
+        stage: Stage,
+        stop_rank: int,
+        limit: float | None = None,
+        overdue: Callable[[float], bool] | None = None,
     ) -> None:
         """Add a stage, before the start. Those of a lower ``stop_rank`` are stopped earlier.
 
         ``limit`` is the longest time in seconds that one step may take before the watchdog is no
-        longer pinged; None stands for half the watchdog's interval.
+        longer pinged; None stands for half the watchdog's interval. ``overdue`` tells, at a
+        monotonic time, whether a thread that the stage looks after takes too long.
         """
         if limit is None:
             interval = self._notifier.watchdog
             limit = math.inf if interval is None else interval / 2
-        runner = _Runner(thread_name, stage, stop_rank, limit, self._clock, self._waker.wake)
+        runner = _Runner(
+            thread_name, stage, stop_rank, limit, overdue, self._clock, self._waker.wake
+        )
         self._runners.append(runner)
 
     def start(self) -> None:
@@ -118,8 +132,14 @@ class Service:
         self._asked.put(signal.SIGTERM)
         self._waker.wake()
 
+    def fail(self, code: int) -> None:
+        """Ask for the end with this exit code; from any thread, which says why in the log."""
+        self._code = code
+        self._asked.put(0)
+        self._waker.wake()
+
     def run(self, on_ready: Callable[[], None] | None = None) -> int:
-        """Run until a signal or a death; returns the exit code, 0 or 70.
+        """Run until a signal, a death or ``fail``; returns the exit code, 0 or 70 or that one.
 
         ``on_ready`` is called once handlers and threads stand and before the service manager
         hears READY, unless the end was asked for by then. What it raises ends the stages and is
@@ -134,7 +154,7 @@ class Service:
         finally:
             self._notifier.stopping()
             self._stop_stages()
-        return EXIT_DIED if self._died else EXIT_CLEAN
+        return EXIT_DIED if self._died else self._code
 
     def _serve(self) -> None:
         try:
@@ -178,7 +198,9 @@ class Service:
     def _is_ending(self) -> bool:
         if not self._ending and not self._asked.empty():
             self._ending = True
-            log.info("stopping on %s", signal.Signals(self._asked.get()).name)
+            number = self._asked.get()
+            if number:
+                log.info("stopping on %s", signal.Signals(number).name)
         if not self._ending and any(runner.died for runner in self._runners):
             self._ending = True
             log.error("stopping because a thread died")
@@ -187,6 +209,8 @@ class Service:
     def _stop_stages(self) -> None:
         """Stop rank by rank, all within one deadline; then give the signals back."""
         self._deadline = self._clock() + self._grace
+        if self._on_stop is not None:
+            self._on_stop()
         for rank in sorted({runner.rank for runner in self._runners}):
             ranked = [runner for runner in self._runners if runner.rank == rank]
             for runner in ranked:
@@ -208,8 +232,9 @@ class Service:
         while any(runner.running for runner in runners):
             now = self._clock()
             while not self._asked.empty():
-                self._asked.get()
-                self._deadline = min(self._deadline, now + _HURRY)
+                if self._asked.get():
+                    self.hurried = True
+                    self._deadline = min(self._deadline, now + _HURRY)
             if now >= self._deadline:
                 return
             self._waker.wait(min(self._deadline, self._watch(now)) - now)
@@ -251,6 +276,7 @@ class _Runner:
         stage: Stage,
         rank: int,
         limit: float,
+        overdue: Callable[[float], bool] | None,
         clock: Callable[[], float],
         on_end: Callable[[], None],
     ) -> None:
@@ -260,6 +286,7 @@ class _Runner:
         self.died = False
         self._stage = stage
         self._limit = limit
+        self._overdue = overdue
         self._clock = clock
         self._on_end = on_end
         self._stopping = False
@@ -275,7 +302,9 @@ class _Runner:
             raise
 
     def is_stuck(self, now: float) -> bool:
-        return self.running and now > self._overdue_at
+        if not self.running:
+            return False
+        return now > self._overdue_at or (self._overdue is not None and self._overdue(now))
 
     def ask_stop(self) -> None:
         self._stopping = True
