@@ -28,8 +28,12 @@ def serve() -> Iterator[Serve]:
     yield start
     for loop in loops:
         loop.close()
+    assert wait(lambda: not own_threads(), 5)
+
+
+def own_threads() -> list[str]:
     names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name == "t" or name.startswith("t-")]
+    return [name for name in names if name == "t" or name.startswith("t-")]
 
 
 def echo(exchange: Exchange) -> None:
