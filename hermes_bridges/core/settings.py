@@ -1,15 +1,13 @@
 """Settings from flags and environment by one table, with all faults told at once."""
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from hermes_bridges.core.envfile import read_text
+from hermes_bridges.core.values import boolean
 from hermes_bridges.errors import ConfigError
 
-_SECRET_LIMIT = 65536
 _WIDTH = 80
-_ON = ("1", "true", "yes", "on")
-_OFF = ("0", "false", "no", "off")
 
 
 class Setting(NamedTuple):
@@ -20,7 +18,8 @@ class Setting(NamedTuple):
     ``flag`` is ``--like-this``; ``env`` a variable's name. A ``switch`` is a flag without a
     value (True when given; as a variable 1 or 0). A ``repeatable`` one gives a tuple; its
     variable is split at commas. For a ``secret`` one, ``<env>_FILE`` may name a file that holds
-    it.
+    it. A ``required`` one has no default. Where ``empty`` is set, an empty variable is a value.
+    ``shown`` is the default as people are told it, where the value itself would not do.
     """
 
     name: str
@@ -33,54 +32,82 @@ class Setting(NamedTuple):
     repeatable: bool = False
     secret: bool = False
     metavar: str = ""
+    required: bool = False
+    empty: bool = False
+    shown: str = ""
 
 
 class Loaded(NamedTuple):
-    """``values`` holds every setting of the table; ``given`` the names of those set by a flag."""
+    """``values`` holds every setting of the table; ``given`` the names of those set by a flag.
+
+    A setting with a fault has its default.
+    """
 
     values: dict[str, object]
     given: frozenset[str]
+    faults: tuple[str, ...] = ()
 
 
 def load(table: Sequence[Setting], environ: Mapping[str, str], argv: Sequence[str]) -> Loaded:
-    """Read the settings; flags win over the environment, an empty variable counts as unset.
+    """Read the settings as ``read`` does; ConfigError with every fault there is."""
+    loaded = read(table, environ, argv)
+    if loaded.faults:
+        raise ConfigError(loaded.faults)
+    return loaded
 
-    Raises ConfigError with every fault there is.
-    """
+
+def read(table: Sequence[Setting], environ: Mapping[str, str], argv: Sequence[str]) -> Loaded:
+    """Read the settings; flags win over the environment, an empty variable counts as unset."""
     faults: list[str] = []
     given = _read_flags(table, argv, faults)
     values: dict[str, object] = {}
     for setting in table:
         texts = given.get(setting.name)
         source = ""
+        before = len(faults)
         if texts is None and setting.env:
             source, texts = _read_variable(setting, setting.env, environ, faults)
         values[setting.name] = setting.default
+        if texts is None and setting.required and len(faults) == before:
+            faults.append(f"{_variable(setting) or setting.flag} must be set: {setting.help}")
         if texts is not None:
             try:
                 values[setting.name] = _value(setting, texts)
             except ValueError as error:
                 text = str(error)
                 faults.append(f"{source}: {text}" if source and source not in text else text)
-    if faults:
-        raise ConfigError(faults)
-    return Loaded(values, frozenset(given))
+    return Loaded(values, frozenset(given), tuple(faults))
+
+
+def merge(
+    table: Sequence[Setting], environ: Mapping[str, str], file: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables of a file below those of the environment, where an empty one is unset too."""
+    empty = {setting.env for setting in table if setting.empty}
+    return {**file, **{name: text for name, text in environ.items() if text or name in empty}}
+
+
+def unknown(
+    table: Sequence[Setting], names: Iterable[str], prefixes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """A sentence for each name with such a prefix that is no variable of the table."""
+    known = {setting.env for setting in table if setting.env}
+    known |= {f"{setting.env}_FILE" for setting in table if setting.env and setting.secret}
+    told = []
+    for name in sorted(name for name in names if name.startswith(prefixes) and name not in known):
+        import difflib  # rarely needed, and every start would pay
+
+        (nearest,) = difflib.get_close_matches(name, sorted(known), 1, 0.0)
+        told.append(f"{_one_line(name)} is no setting; the nearest one is {nearest}")
+    return tuple(told)
 
 
 def _value(setting: Setting, texts: list[str]) -> object:
     if setting.repeatable:
         return tuple(setting.parse(text) for text in texts)
     if setting.switch:
-        return _switch(texts[0])
+        return boolean(texts[0])
     return setting.parse(texts[0])
-
-
-def _switch(text: str) -> bool:
-    if text.strip().lower() in _ON:
-        return True
-    if text.strip().lower() in _OFF:
-        return False
-    raise ValueError("must be 1 or 0")
 
 
 def _read_flags(
@@ -106,7 +133,7 @@ def _read_flags(
             if equals:
                 faults.append(f"{flag} takes no value")
                 continue
-            text = _ON[0]
+            text = "true"
         else:
             if not equals and words and not words[-1].startswith("--"):
                 equals, text = "=", words.pop()
@@ -128,6 +155,8 @@ def _read_variable(
     setting: Setting, env: str, environ: Mapping[str, str], faults: list[str]
 ) -> tuple[str, list[str] | None]:
     text = environ.get(env, "")
+    if setting.empty and env in environ:
+        return env, [text]
     path = environ.get(f"{env}_FILE", "") if setting.secret else ""
     if path:
         env_file = f"{env}_FILE"
@@ -148,22 +177,10 @@ def _read_variable(
 
 
 def _read_secret(path: str) -> str:
-    # Links are followed: that is how secrets are mounted. Non-blocking, because of FIFOs.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        data = os.read(fd, _SECRET_LIMIT + 1)
-    finally:
-        os.close(fd)
-    if len(data) > _SECRET_LIMIT:
-        raise ValueError("is too large for a secret")
-    try:
-        text = data.decode("utf-8").strip()
-    except UnicodeDecodeError:
-        # Not chained: the exception holds the content.
-        raise ValueError("is not UTF-8") from None
-    if not text:
+    text = read_text(path)
+    if not text.strip():
         raise ValueError("is empty")
-    return text
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def usage(program: str, table: Sequence[Setting], intro: str) -> str:
@@ -203,11 +220,11 @@ def markdown(table: Sequence[Setting]) -> str:
     """The settings as a table for the documentation."""
     rows = ["| Flag | Environment | Default | Meaning |", "| --- | --- | --- | --- |"]
     for setting in table:
-        default = _shown(setting.default)
+        default = _default(setting)
         cells = (
             f"`{_synopsis(setting)}`" if setting.flag else "",
             f"`{_variable(setting)}`" if setting.env else "",
-            f"`{default}`" if default else "",
+            "required" if setting.required else f"`{default}`" if default else "",
             setting.help,
         )
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
@@ -226,11 +243,15 @@ def _variable(setting: Setting) -> str:
 
 
 def _remarks(setting: Setting) -> str:
-    default = "" if setting.switch else _shown(setting.default)
-    remarks = [f"default: {default}"] if default else []
+    default = "" if setting.switch else _default(setting)
+    remarks = ["required"] if setting.required else [f"default: {default}"] if default else []
     if setting.flag and setting.env:
         remarks.append(f"or {_variable(setting)}")
     return f" ({'; '.join(remarks)})" if remarks else ""
+
+
+def _default(setting: Setting) -> str:
+    return setting.shown or _shown(setting.default)
 
 
 def _shown(default: object) -> str:

@@ -99,7 +99,9 @@ def test_a_switch_as_a_flag() -> None:
     assert loaded.given == {"check"}
     assert faults({}, "--check=1") == ("--check takes no value",)
     assert faults({}, "--check", "1") == ("unexpected argument: 1",)
-    assert faults({"HB_CHECK": "maybe"}) == ("HB_CHECK: must be 1 or 0",)
+    assert faults({"HB_CHECK": "maybe"}) == (
+        "HB_CHECK: must be true or false (or 1, 0, yes, no, on, off)",
+    )
 
 
 @pytest.mark.parametrize("argv", [("--to", "a", "--to", "a"), ("--to=a", "--to", "b", "--to=c")])
@@ -145,7 +147,7 @@ def test_all_faults_are_told_at_once() -> None:
         "unknown flag: --nope",
         "--to needs a value",
         "--poll-ms must be a positive number",
-        "HB_CHECK: must be 1 or 0",
+        "HB_CHECK: must be true or false (or 1, 0, yes, no, on, off)",
         "HB_TOKEN: the token is too short",
     )
 
@@ -181,7 +183,7 @@ def test_a_secret_comes_from_a_variable_or_from_a_file(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b" \n\t", "is empty"),
         (b"hush-\xff-hush", "is not UTF-8"),
-        (b"h" * 70_000, "is too large for a secret"),
+        (b"h" * 70_000, "is larger than 65536 bytes"),
     ],
 )
 def test_a_secret_file_that_holds_no_secret(tmp_path: Path, content: bytes, reason: str) -> None:
