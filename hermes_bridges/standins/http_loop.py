@@ -161,9 +161,10 @@ class HttpLoop:
         self._name = name
         self._handle = handle
         self._tls = tls
-        # Guards the connections and their threads.
+        # Guards the connections with their threads, and which of them wait for a request.
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
+        self._idle: set[socket.socket] = set()
         self._count = 0
         self._paused: socket.socket | None = None
         self._listen(port)
@@ -189,6 +190,14 @@ class HttpLoop:
             connections = list(self._connections)
         for sock in connections:
             _shut(sock)
+
+    def cut_idle(self) -> int:
+        """End the connections on which no request is under way; how many there were."""
+        with self._lock:
+            idle = list(self._idle)
+        for sock in idle:
+            _shut(sock)
+        return len(idle)
 
     def close(self) -> None:
         self.closing.set()
@@ -251,12 +260,23 @@ class HttpLoop:
         finally:
             with self._lock:
                 del self._connections[served]
+                self._idle.discard(served)
             # A dup of the socket may live on elsewhere: the peer is to see the end all the same.
             _shut(served)
             served.close()
 
+    def _first_piece(self, sock: socket.socket) -> bytes:
+        with self._lock:
+            self._idle.add(sock)
+        piece = sock.recv(65_536)
+        with self._lock:
+            self._idle.discard(sock)
+        return piece
+
     def _exchange(self, sock: socket.socket, rest: bytes) -> bytes | None:
-        head, end, rest = rest.partition(b"\r\n\r\n")
+        head, end, rest = (rest or self._first_piece(sock)).partition(b"\r\n\r\n")
+        if not head:
+            return None
         while not end:
             piece = sock.recv(65_536)
             if not piece or len(head) > HEAD_LIMIT:
