@@ -120,10 +120,10 @@ def test_no_answer_ends_the_connection(serve) -> None:
 
 
 def test_a_dripping_answer_and_one_that_hangs_end_with_the_server(serve) -> None:
-    started = threading.Event()
+    started = []
 
     def handle(exchange: Exchange) -> None:
-        started.set()
+        started.append(exchange.path)
         if exchange.path == "/drip":
             exchange.reply(200, b"x" * 100_000, pause=0.01)
         exchange.until_hung_up()
@@ -132,7 +132,7 @@ def test_a_dripping_answer_and_one_that_hangs_end_with_the_server(serve) -> None
     dripping = raw(loop, b"GET /drip HTTP/1.1\r\n\r\n")
     assert dripping.recv(5) and dripping.recv(5)
     silent = raw(loop, b"GET /hang HTTP/1.1\r\n\r\n")
-    assert started.wait(10)
+    assert wait(lambda: "/hang" in started, 10)
     loop.close()
     assert len(rest_of(dripping)) < 10_000 and rest_of(silent) == b""
 
@@ -202,15 +202,17 @@ def test_paused_it_refuses_and_keeps_what_stands_and_its_port(serve) -> None:
 
 
 def test_idle_connections_can_be_ended_alone(serve) -> None:
-    release = threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     def handle(exchange: Exchange) -> None:
+        started.set()
         release.wait(10)
         exchange.reply(200)
 
     loop = serve(handle)
-    idle = raw(loop)
     busy = raw(loop, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert started.wait(10)
+    idle = raw(loop)
     assert wait(lambda: loop.cut_idle() == 1, 10)
     assert rest_of(idle) == b""
     release.set()
