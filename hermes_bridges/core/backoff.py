@@ -1,8 +1,34 @@
-"""Growing, jittered delays between tries."""
+"""Growing, jittered delays between tries, and those that a peer asks for."""
 
 import random
+import re
 import time
 from collections.abc import Callable
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_LONGEST_DATE = 64  # characters
+
+
+def retry_after(value: str | None, now: float) -> float | None:
+    """Seconds to wait by a ``Retry-After`` header: a number, or an HTTP date against ``now``.
+
+    ``now`` is wall clock. Never negative: a date that is over gives 0. None when there is no such
+    header, or when it says nothing that can be read.
+    """
+    text = (value or "").strip()
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    if not text or len(text) > _LONGEST_DATE:
+        return None
+    try:
+        date = parsedate_to_datetime(text)
+        # HTTP dates are in GMT, also where one does not say so.
+        stamp = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, stamp - now)
 
 
 class Backoff:

@@ -1,6 +1,10 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hermes_bridges.core.backoff import Backoff
+from hermes_bridges.core.backoff import Backoff, retry_after
+
+NOON = 784_887_151.0  # Tue, 15 Nov 1994 08:12:31 GMT
 
 
 def make(rand: float = 1.0, floor: float = 0.0, healthy: float = 30.0, cap: float = 60.0):
@@ -99,3 +103,40 @@ def test_reset() -> None:
 def test_nonsense_is_refused(first: float, cap: float) -> None:
     with pytest.raises(ValueError):
         Backoff(first, cap)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("0", 0.0),
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("1.5", 1.5),
+        ("Tue, 15 Nov 1994 08:12:41 GMT", 10.0),
+        ("Tuesday, 15-Nov-94 08:12:41 GMT", 10.0),
+        ("Tue Nov 15 08:12:41 1994", 10.0),
+        ("Tue, 15 Nov 1994 09:12:41 +0100", 10.0),
+        ("Tue, 15 Nov 1994 08:12:41 -0000", 10.0),
+        ("Tue, 15 Nov 1994 08:12:21 GMT", 0.0),
+    ],
+)
+def test_a_retry_after_header_is_a_number_or_a_date(value: str, seconds: float) -> None:
+    assert retry_after(value, NOON) == seconds
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, "", "  ", "-1", "nan", "inf", "1e3", "1_0", "٣", "9" * 4000, "soon", "1 2",
+        "Tue, 15 Nov 1994", "Tue, 99 Nov 1994 08:12:41 GMT", "Tue, 15 Nov 1994 25:00:00 GMT",
+        "Tue, 15 Nov 1994 08:12:41 +9999", "Tue, 15 Nov 1994 08:12:41 GMT" + " " * 99 + "x",
+    ],
+)  # fmt: skip
+def test_a_retry_after_header_that_cannot_be_read_says_nothing(value: str | None) -> None:
+    assert retry_after(value, NOON) is None
+
+
+@given(st.text() | st.from_regex(r"\w{0,9}, ?\d\d? \w{3} \d{1,5} \d\d:\d\d:\d\d .{0,9}"))
+def test_no_retry_after_header_is_fatal_or_negative(value: str) -> None:
+    seconds = retry_after(value, NOON)
+    assert seconds is None or 0 <= seconds < float("inf")
