@@ -217,18 +217,22 @@ def usage(program: str, table: Sequence[Setting], intro: str) -> str:
 
 
 def markdown(table: Sequence[Setting]) -> str:
-    """The settings as a table for the documentation."""
-    rows = ["| Flag | Environment | Default | Meaning |", "| --- | --- | --- | --- |"]
-    for setting in table:
-        default = _default(setting)
-        cells = (
-            f"`{_synopsis(setting)}`" if setting.flag else "",
-            f"`{_variable(setting)}`" if setting.env else "",
-            "required" if setting.required else f"`{default}`" if default else "",
-            setting.help,
-        )
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(rows) + "\n"
+    """The settings as a table for the documentation, without a column that would be empty."""
+    columns = [("Flag", "---"), ("Environment", "---"), ("Default", "---"), ("Meaning", "---")]
+    for number, cells in enumerate(zip(*(_cells(setting) for setting in table), strict=True)):
+        columns[number] += tuple(cell.replace("|", "\\|") for cell in cells)
+    rows = zip(*(column for column in columns if any(column[2:])), strict=True)
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _cells(setting: Setting) -> tuple[str, str, str, str]:
+    default = _default(setting)
+    return (
+        f"`{_synopsis(setting)}`" if setting.flag else "",
+        f"`{_variable(setting)}`".replace(" or ", "` or `") if setting.env else "",
+        "required" if setting.required else f"`{default}`" if default else "",
+        setting.help,
+    )
 
 
 def _synopsis(setting: Setting) -> str:

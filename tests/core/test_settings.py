@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_bridges.core.settings import Setting, load, markdown, usage
+from hermes_bridges.core.settings import Setting, load, markdown, merge, read, unknown, usage
 from hermes_bridges.errors import ConfigError
 
 
@@ -258,12 +258,82 @@ def test_the_table_for_the_documentation() -> None:
         "| `--to TARGET` |  | `telegram` | where questions go |\n"
         "| `--allow ALLOW ...` | `HB_ALLOW` |  | who may answer |\n"
         "| `--check` | `HB_CHECK` | `off` | look and leave |\n"
-        "|  | `HB_TOKEN or HB_TOKEN_FILE` |  | what opens a\\|door |\n"
+        "|  | `HB_TOKEN` or `HB_TOKEN_FILE` |  | what opens a\\|door |\n"
     )
 
 
 def test_defaults_as_people_write_them() -> None:
     shown = [2.5, 3, True, ""]
     text = markdown([Setting(f"x{i}", str, value, "h", "--x") for i, value in enumerate(shown)])
-    cells = [line.split(" | ")[2] for line in text.splitlines()[2:]]
+    cells = [line.split(" | ")[1] for line in text.splitlines()[2:]]
     assert cells == ["`2.5`", "`3`", "`on`", ""]
+
+
+def test_one_newline_at_the_end_of_a_secret_file_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    for content, token in (
+        (b"hush-hush", "hush-hush"),
+        (b"hush-hush\n", "hush-hush"),
+        (b"hush-hush\n\n", "hush-hush\n"),
+        (b" hush-hush \n", " hush-hush "),
+    ):
+        path.write_bytes(content)
+        assert values({"HB_TOKEN_FILE": str(path)})["token"] == token
+
+
+NEEDED = (
+    Setting("key", token, "", "what opens it", env="HB_KEY", secret=True, required=True),
+    Setting("say", str, "hello", "what is said", env="HB_SAY", empty=True),
+    Setting("wait", positive, None, "how long", env="HB_WAIT", shown="twice as long"),
+)
+
+
+def test_what_is_required_must_be_set(tmp_path: Path) -> None:
+    told = "HB_KEY or HB_KEY_FILE must be set: what opens it"
+    assert read(NEEDED, {}, ()).faults == read(NEEDED, {"HB_KEY": ""}, ()).faults == (told,)
+    assert read(NEEDED, {"HB_KEY": "hush-hush"}, ()).faults == ()
+    # A fault of its own is enough.
+    (fault,) = read(NEEDED, {"HB_KEY_FILE": str(tmp_path / "none")}, ()).faults
+    assert fault.endswith("No such file or directory")
+    (fault,) = read(NEEDED, {"HB_KEY_FILE": "/x", "HB_KEY": "hush-hush"}, ()).faults
+    assert fault == "HB_KEY and HB_KEY_FILE are both set"
+
+
+def test_an_empty_variable_can_be_a_value() -> None:
+    assert read(NEEDED, {"HB_SAY": ""}, ()).values["say"] == ""
+    assert read(NEEDED, {}, ()).values["say"] == "hello"
+    assert read(NEEDED, {"HB_WAIT": ""}, ()).values["wait"] is None
+
+
+def test_a_setting_with_a_fault_has_its_default() -> None:
+    loaded = read(TABLE, {"HB_POLL": "x", "HB_TOKEN": "short"}, ())
+    assert len(loaded.faults) == 2
+    assert (loaded.values["poll_ms"], loaded.values["token"]) == (1000, None)
+
+
+def test_the_environment_wins_over_a_file_unless_it_is_empty() -> None:
+    file = {"HB_KEY": "f", "HB_SAY": "f", "HB_WAIT": "f", "HB_X": "f"}
+    merged = merge(NEEDED, {"HB_KEY": "e", "HB_SAY": "", "HB_WAIT": "", "HB_Y": "e"}, file)
+    assert merged == {"HB_KEY": "e", "HB_SAY": "", "HB_WAIT": "f", "HB_X": "f", "HB_Y": "e"}
+
+
+def test_unknown_names_are_told_with_the_nearest_known_one() -> None:
+    names = ["HB_SAI", "HB_KEY_FILES", "HB_KEY_FILE", "HB_WAIT_FILE", "HB_SAY", "HC_SAY", "x"]
+    assert unknown(NEEDED, names, ("HB_", "HD_")) == (
+        "HB_KEY_FILES is no setting; the nearest one is HB_KEY_FILE",
+        "HB_SAI is no setting; the nearest one is HB_SAY",
+        "HB_WAIT_FILE is no setting; the nearest one is HB_WAIT",
+    )
+    assert "the nearest one is HB_" in unknown(NEEDED, ["HB_0"], ("HB_",))[0]
+
+
+def test_required_settings_and_described_defaults_in_help_and_documentation() -> None:
+    text = usage("p", NEEDED, "x")
+    assert "what opens it (required)" in text
+    assert "what is said (default: hello)" in text
+    assert "how long (default: twice as long)" in text
+    assert markdown(NEEDED).splitlines()[2:] == [
+        "| `HB_KEY` or `HB_KEY_FILE` | required | what opens it |",
+        "| `HB_SAY` | `hello` | what is said |",
+        "| `HB_WAIT` | `twice as long` | how long |",
+    ]
