@@ -1,0 +1,381 @@
+"""The server's side of a WebSocket (RFC 6455), strict with its client, and faulty on demand."""
+
+import base64
+import binascii
+import hashlib
+import select
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from hermes_bridges.core.waker import Waker
+
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+ABNORMAL = 1006  # the code of an end without a close frame
+MESSAGE_LIMIT = 64 * 1024  # bytes that a client may send in one message
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_CLOSE_SECONDS = 2.0
+_PIECE = 256 * 1024
+_BACKLOG = 200_000  # messages that wait for a client that does not read
+
+
+class BadHandshake(Exception):
+    """A request that does not open a WebSocket; ``status`` and ``headers`` are the answer's."""
+
+    def __init__(self, status: int, why: str, **headers: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.headers = [(name.replace("_", "-"), value) for name, value in headers.items()]
+
+
+def handshake(headers: Mapping[str, str]) -> bytes:
+    """The answer that opens the WebSocket, ready to be sent. Raises BadHandshake."""
+    if headers.get("upgrade", "").lower() != "websocket":
+        raise BadHandshake(426, "this is a WebSocket", Upgrade="websocket")
+    if "upgrade" not in map(str.strip, headers.get("connection", "").lower().split(",")):
+        raise BadHandshake(400, "Connection must say upgrade")
+    if headers.get("sec-websocket-version") != "13":
+        raise BadHandshake(426, "version 13 only", Sec_WebSocket_Version="13")
+    key = headers.get("sec-websocket-key", "")
+    try:
+        nonce = base64.b64decode(key, validate=True)
+    except binascii.Error:
+        nonce = b""
+    if len(nonce) != 16:
+        raise BadHandshake(400, "Sec-WebSocket-Key must be 16 bytes in base64")
+    accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()
+    return (
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Accept: {accept}\r\n\r\n"
+    ).encode()
+
+
+def frame(opcode: int, payload: bytes, fin: bool = True) -> bytes:
+    """One frame as a server sends it: unmasked."""
+    first = opcode | (0x80 if fin else 0)
+    if len(payload) < 126:
+        return struct.pack("!BB", first, len(payload)) + payload
+    if len(payload) < 65536:
+        return struct.pack("!BBH", first, 126, len(payload)) + payload
+    return struct.pack("!BBQ", first, 127, len(payload)) + payload
+
+
+class Violation(Exception):
+    """What a client must not send; ``code`` is what the connection is closed with."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class ClientFrames:
+    """Reads what a client sends; owned by one thread."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._opcode = 0
+        self._parts = b""
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The whole messages and control frames in it. Raises Violation."""
+        self._data += data
+        while (found := self._next()) is not None:
+            fin, opcode, payload = found
+            if opcode >= CLOSE:
+                yield opcode, payload
+                continue
+            if (opcode == 0) != (self._opcode != 0):
+                raise Violation(1002, "a fragment out of place")
+            self._opcode = self._opcode or opcode
+            self._parts += payload
+            if len(self._parts) > MESSAGE_LIMIT:
+                raise Violation(1009, "a message is too long")
+            if fin:
+                whole, kind = self._parts, self._opcode
+                self._parts, self._opcode = b"", 0
+                yield kind, whole
+
+    def _next(self) -> tuple[bool, int, bytes] | None:
+        data = self._data
+        if len(data) < 2:
+            return None
+        fin, opcode, length = bool(data[0] & 0x80), data[0] & 0x0F, data[1] & 0x7F
+        if data[0] & 0x70:
+            raise Violation(1002, "a reserved bit is set")
+        if opcode not in (0, TEXT, BINARY, CLOSE, PING, PONG):
+            raise Violation(1002, "a reserved opcode")
+        if not data[1] & 0x80:
+            raise Violation(1002, "an unmasked frame")
+        if opcode >= CLOSE and (not fin or length > 125):
+            raise Violation(1002, "a control frame that is cut or too long")
+        place = 2
+        if length >= 126:
+            place += 2 if length == 126 else 8
+            if len(data) < place:
+                return None
+            length = int.from_bytes(data[2:place], "big")
+            if length < (126 if place == 4 else 65536):
+                raise Violation(1002, "a length in more bytes than it needs")
+            if length > MESSAGE_LIMIT:
+                raise Violation(1009, "a message is too long")
+        end = place + 4 + length
+        if len(data) < end:
+            return None
+        mask, masked = data[place : place + 4], data[place + 4 : end]
+        self._data = data[end:]
+        return fin, opcode, _unmask(mask, masked)
+
+
+def _unmask(mask: bytes, data: bytes) -> bytes:
+    whole = (mask * (len(data) // 4 + 1))[: len(data)]
+    return (int.from_bytes(data, "big") ^ int.from_bytes(whole, "big")).to_bytes(len(data), "big")
+
+
+class Ended(NamedTuple):
+    """How it ended: the code, and ``hub`` or ``bot`` for who began to end it."""
+
+    code: int
+    by: str
+
+
+class WsServer:
+    """One open WebSocket. ``run`` belongs to one thread; everything else is for any thread.
+
+    The client is pinged after ``ping_after`` seconds in which nothing came from it, and is gone
+    when nothing comes for ``pong_within`` more. ``on_written(mark, t)`` is told, on the thread
+    of ``run``, of each offered message once all of it is with the kernel; ``t`` is the monotonic
+    time at which its first byte was about to go.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        unread: bytes,
+        on_written: Callable[[object, float], None],
+        *,
+        ping_after: float,
+        pong_within: float,
+    ) -> None:
+        self._sock = sock
+        self._unread = unread
+        self._on_written = on_written
+        self._ping_after = ping_after
+        self._pong_within = pong_within
+        self._frames = ClientFrames()
+        self._waker = Waker()
+        # Bounded by _BACKLOG. Its ends are safe to use from several threads.
+        self._offered: deque[tuple[bytes, object]] = deque()
+        self._out = bytearray()
+        self._queued = self._sent = 0  # bytes, since the beginning
+        # Bounded by what is in _out: where each message ends, its mark, and when it was put there.
+        self._marks: deque[tuple[int, object, float]] = deque()
+        self._stalled = False
+        self._order: Ended | None = None
+        self._reset = False
+        self._ended: Ended | None = None
+        self._leaving: Ended | None = None
+        self._leave_by = 0.0
+        self._heard = self._pinged = 0.0
+        self._write_at = 0.0
+        self._size, self._pause = _PIECE, 0.0
+        self._fragment = 0
+
+    def offer(self, payload: bytes, mark: object = None, opcode: int = TEXT) -> None:
+        """Send a message. Takes no lock and never blocks; a client too far behind is cut off."""
+        wire = frame(opcode, payload)
+        if self._fragment:
+            wire = _fragments(opcode, payload, self._fragment)
+        self.wire(wire, mark)
+
+    def wire(self, data: bytes, mark: object = None) -> None:
+        """Send these bytes as they are, frames or not."""
+        if len(self._offered) >= _BACKLOG:
+            self.cut()
+        else:
+            self._offered.append((data, mark))
+            self._waker.wake()
+
+    def close(self, code: int) -> None:
+        """Say the close, with what was offered before it, and wait a moment for the client's."""
+        self._order = Ended(code, "hub")
+        self._waker.wake()
+
+    def cut(self, reset: bool = False) -> None:
+        """End the connection without a close frame; ``reset`` also tells the client's kernel so."""
+        self._reset = reset
+        self._order = Ended(ABNORMAL, "hub")
+        self._waker.wake()
+
+    def stall(self, on: bool) -> None:
+        """Neither read nor write from now on, as if the network between had gone; or go on."""
+        self._stalled = on
+        self._waker.wake()
+
+    def split(self, size: int, pause: float) -> None:
+        """Write ``size`` bytes at a time, with so many seconds between; 0 ends that."""
+        self._size, self._pause = size or _PIECE, pause
+
+    def fragment(self, size: int) -> None:
+        """Cut each message into frames of ``size`` bytes, with a ping between; 0 ends that."""
+        self._fragment = size
+
+    def run(self) -> Ended:
+        """Serve the connection to its end; closing the socket is the caller's."""
+        self._sock.setblocking(False)
+        self._heard = time.monotonic()
+        poll = select.poll()
+        poll.register(self._waker.fileno(), select.POLLIN)
+        try:
+            self._take_in(self._unread)
+            while self._ended is None:
+                self._turn(poll)
+        except OSError:
+            self._ended = self._leaving or Ended(ABNORMAL, "bot")
+        finally:
+            self._waker.close()
+        if self._reset:
+            with suppress(OSError):
+                linger = struct.pack("ii", 1, 0)
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        return self._ended
+
+    def _turn(self, poll: "select.poll") -> None:
+        self._waker.drain()
+        now = time.monotonic()
+        due = None if self._stalled else self._due(now)
+        self._obey(now)
+        if self._ended is not None:
+            return
+        wanted = 0
+        if not self._stalled:
+            if now >= self._write_at:
+                self._write(now)
+            wanted = select.POLLIN
+            if self._out and now >= self._write_at:
+                wanted |= select.POLLOUT
+            if self._out and now < self._write_at:
+                due = self._write_at if due is None else min(due, self._write_at)
+        # Registered anew each time: a stalled connection must not see even the client's hang-up.
+        if wanted:
+            poll.register(self._sock, wanted)
+        ready = dict(poll.poll(None if due is None else max(0.0, due - now) * 1000 + 1))
+        if wanted:
+            poll.unregister(self._sock)
+        if ready.get(self._sock.fileno(), 0) & ~select.POLLOUT:
+            self._read()
+
+    def _due(self, now: float) -> float:
+        """When there is next something to do about time; pings and gives up on the way."""
+        if self._leaving is not None:
+            if now >= self._leave_by:
+                self._ended = self._leaving
+            return self._leave_by
+        if self._pinged <= self._heard:
+            if now < self._heard + self._ping_after:
+                return self._heard + self._ping_after
+            self._pinged = now
+            self._queue(frame(PING, b"hub"))
+        if now >= self._pinged + self._pong_within:
+            self._ended = Ended(ABNORMAL, "hub")
+        return self._pinged + self._pong_within
+
+    def _obey(self, now: float) -> None:
+        order = self._order
+        if order is None or self._ended is not None:
+            return
+        if order.code == ABNORMAL:
+            self._ended = order
+        elif self._leaving is None and not self._stalled:
+            self._leave(order, now)
+
+    def _leave(self, how: Ended, now: float) -> None:
+        while self._offered:
+            self._queue(*self._offered.popleft())
+        self._queue(frame(CLOSE, struct.pack("!H", how.code)))
+        self._leaving, self._leave_by = how, now + _CLOSE_SECONDS
+
+    def _queue(self, data: bytes, mark: object = None) -> None:
+        self._out += data
+        self._queued += len(data)
+        if mark is not None:
+            self._marks.append((self._queued, mark, time.monotonic()))
+
+    def _write(self, now: float) -> None:
+        while self._leaving is None and self._offered and len(self._out) < _PIECE:
+            self._queue(*self._offered.popleft())
+        while self._out:
+            try:
+                sent = self._sock.send(self._out[: self._size])
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            del self._out[:sent]
+            self._sent += sent
+            while self._marks and self._marks[0][0] <= self._sent:
+                _, mark, t = self._marks.popleft()
+                self._on_written(mark, t)
+            if self._pause:
+                self._write_at = now + self._pause
+                return
+
+    def _read(self) -> None:
+        while self._ended is None:
+            try:
+                data = self._sock.recv(65536)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            if not data:
+                self._ended = self._leaving or Ended(ABNORMAL, "bot")
+            else:
+                self._take_in(data)
+
+    def _take_in(self, data: bytes) -> None:
+        now = time.monotonic()
+        if data:
+            self._heard = now
+        try:
+            for opcode, payload in self._frames.feed(data):
+                if opcode == PING:
+                    self._queue(frame(PONG, payload))
+                elif opcode == CLOSE:
+                    self._closed(payload, now)
+                    return
+                elif opcode != PONG:
+                    raise Violation(1003, "nothing is to be said on this stream")
+        except Violation as fault:
+            if self._leaving is None:
+                self._leave(Ended(fault.code, "hub"), now)
+
+    def _closed(self, payload: bytes, now: float) -> None:
+        code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1005
+        if not _may_be_said(payload, code):
+            raise Violation(1002, "a close that must not be")
+        if self._leaving is None:
+            self._queue(frame(CLOSE, payload[:2]))
+            self._write(now)
+        self._ended = self._leaving or Ended(code, "bot")
+
+
+def _may_be_said(payload: bytes, code: int) -> bool:
+    if not payload:
+        return True
+    try:
+        payload[2:].decode()
+    except UnicodeDecodeError:
+        return False
+    good = 1000 <= code <= 1014 and code not in (1004, 1005, 1006)
+    return len(payload) >= 2 and (good or 3000 <= code <= 4999)
+
+
+def _fragments(opcode: int, payload: bytes, size: int) -> bytes:
+    pieces = [payload[at : at + size] for at in range(0, len(payload), size)] or [b""]
+    out = b""
+    for number, piece in enumerate(pieces):
+        last = number == len(pieces) - 1
+        out += frame(opcode if number == 0 else 0, piece, fin=last)
+        out += b"" if last else frame(PING, b"between")
+    return out
