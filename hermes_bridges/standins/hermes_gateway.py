@@ -1,4 +1,4 @@
-"""A real Hermes gateway in a home of its own, whose Telegram and whose model are stand-ins."""
+"""A real Hermes gateway in a home of its own, whose Telegram, if any, and model are stand-ins."""
 
 import json
 import os
@@ -20,13 +20,14 @@ class HermesHome:
     """A HOME with a Hermes home in it. ``hermes`` is the path of the real command.
 
     ``certificate`` is the file by which ``hermes send`` trusts the stand-in for Telegram.
+    Without a Telegram it can neither send nor be written to by a person.
     """
 
     def __init__(
         self,
         home: str,
         hermes: str,
-        telegram: TelegramApi,
+        telegram: TelegramApi | None,
         model_url: str,
         certificate: str,
         inherited: Mapping[str, str],
@@ -50,17 +51,27 @@ class HermesHome:
             "HERMES_DISABLE_LAZY_INSTALLS": "1",
         }
         # `hermes send` has no base URL; a gateway has one, and must not be sent to the proxy.
-        self.sending = self.environ | {
-            "TELEGRAM_PROXY": telegram.proxy or "",
-            "SSL_CERT_FILE": certificate,
-        }
+        self.sending = dict(self.environ)
+        if telegram is not None:
+            self.sending["TELEGRAM_PROXY"] = telegram.proxy or ""
+            self.sending["SSL_CERT_FILE"] = certificate
 
     def path(self, profile: str) -> str:
         """Where a profile's own files lie."""
         return self.root if profile == "default" else os.path.join(self.root, "profiles", profile)
 
-    def write(self, profile: str, token: str, **more: Mapping[str, object]) -> None:
-        """Settings of a profile whose bot has this token; ``more`` are sections of its config."""
+    def write(
+        self,
+        profile: str,
+        token: str = "",
+        *,
+        variables: Mapping[str, str] = {},
+        **more: Mapping[str, object],
+    ) -> None:
+        """Settings of a profile, whose Telegram bot has this token.
+
+        ``variables`` are more lines of its ``.env``, ``more`` are sections of its config.
+        """
         place = self.path(profile)
         for directory in (place, *([] if profile == "default" else [os.path.join(place, "home")])):
             os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -75,26 +86,24 @@ class HermesHome:
             # Newer versions would otherwise ask a model about commands.
             "approvals": {"mode": "manual"},
             "agent": {"auto_recovery_cycles": 0, "api_max_retries": 1},
-            "platforms": {
-                "telegram": {
-                    "enabled": True,
-                    "extra": {
-                        "base_url": self._telegram.base_url,
-                        "base_file_url": self._telegram.file_url,
-                        "disable_fallback_ips": True,
-                    },
-                }
-            },
-            **more,
         }
+        if self._telegram is not None:
+            extra = {
+                "base_url": self._telegram.base_url,
+                "base_file_url": self._telegram.file_url,
+                "disable_fallback_ips": True,
+            }
+            config["platforms"] = {"telegram": {"enabled": True, "extra": extra}}
+            variables = {
+                "TELEGRAM_BOT_TOKEN": token,
+                "TELEGRAM_ALLOWED_USERS": str(USER),
+                "TELEGRAM_HOME_CHANNEL": str(USER),
+                **variables,
+            }
         # JSON is YAML.
-        files.write_atomic(os.path.join(place, "config.yaml"), json.dumps(config).encode())
-        lines = (
-            f"TELEGRAM_BOT_TOKEN={token}",
-            f"TELEGRAM_ALLOWED_USERS={USER}",
-            f"TELEGRAM_HOME_CHANNEL={USER}",
-        )
-        text = "".join(f"{line}\n" for line in lines)
+        text = json.dumps(config | more)
+        files.write_atomic(os.path.join(place, "config.yaml"), text.encode())
+        text = "".join(f"{name}={value}\n" for name, value in variables.items())
         files.write_atomic(os.path.join(place, ".env"), text.encode())
 
     def start(self, profile: str = "default") -> "subprocess.Popen[bytes]":

@@ -18,11 +18,13 @@ CONTEXT = 200_000  # tokens
 
 
 class Reply(NamedTuple):
-    """A text, or a text and one call of a tool."""
+    """A text, or a text and one call of a tool; with another status, a failure that says it."""
 
     text: str
     tool: str | None = None
     arguments: Mapping[str, object] = {}
+    status: int = 200
+    finish: str = "stop"
 
 
 class Request(NamedTuple):
@@ -99,8 +101,11 @@ def _handler(api: ModelApi) -> type[BaseHTTPRequestHandler]:
                 self._send(404, {"error": {"message": "not found"}})
                 return
             reply = api.reply(body)
+            if reply.status != 200:
+                self._send(reply.status, {"error": {"message": reply.text, "code": reply.status}})
+                return
             message: dict[str, Any] = {"role": "assistant", "content": reply.text}
-            finish = "stop"
+            finish = reply.finish
             if reply.tool is not None:
                 finish = "tool_calls"
                 call = {"name": reply.tool, "arguments": json.dumps(reply.arguments)}

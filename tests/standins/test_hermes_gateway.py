@@ -65,3 +65,12 @@ def test_gateways_are_started_and_ended(host: HermesHome, monkeypatch: pytest.Mo
     os.killpg(one.pid, signal.SIGCONT)
     host.close()
     assert one.returncode == -signal.SIGTERM and other.returncode == -signal.SIGKILL
+
+
+def test_a_home_without_telegram(tmp_path: Path) -> None:
+    host = HermesHome(str(tmp_path), "/opt/bin/hermes", None, "http://m/v1", "", {})
+    host.write("default", variables={"API_SERVER_KEY": "k", "API_SERVER_PORT": "1"}, agent={"x": 1})
+    config = json.loads((Path(host.root) / "config.yaml").read_text())
+    assert "platforms" not in config and config["agent"] == {"x": 1}
+    assert (Path(host.root) / ".env").read_text() == "API_SERVER_KEY=k\nAPI_SERVER_PORT=1\n"
+    assert "SSL_CERT_FILE" not in host.sending

@@ -91,3 +91,15 @@ def test_a_client_that_goes_away_is_nothing_to_tell(
     connection.close()
     assert chat(api, messages=[user("x")])["model"] == MODEL
     assert capfd.readouterr().err == ""
+
+
+def test_a_failure_and_another_finish() -> None:
+    replies = [Reply("out of order", status=503), Reply("half", finish="length")]
+    api = ModelApi(lambda request: replies.pop(0))
+    try:
+        body = {"messages": [user("go")], "tools": TOOLS}
+        status, text = ask(api, "POST", "/chat/completions", body)
+        assert (status, json.loads(text)["error"]["message"]) == (503, "out of order")
+        assert chat(api, **body)["choices"][0]["finish_reason"] == "length"
+    finally:
+        api.close()
