@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
-from hermes_bridges.coms.clusters import cut
-from hermes_bridges.coms.jsrules import clean_text, parse_json, stringify, trim, utf16_len
+from hermes_bridges.coms.cutting import cut
+from hermes_bridges.coms.jsrules import parse_json, stringify, trim, utf16_len
+from hermes_bridges.core.clusters import clean_text
 
 # UTF-16 units of one line, its newline included.
 LINE_CAP = 65_536

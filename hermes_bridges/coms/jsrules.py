@@ -37,13 +37,6 @@ def utf16_len(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def clean_text(text: str) -> str:
-    """Join surrogate pairs and replace each lone surrogate by U+FFFD (``String#toWellFormed``)."""
-    if not _SURROGATE.search(text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
 def parse_number(text: str) -> float | None:
     """``Number(text)``; None where that is not a finite number. An empty text is 0, as there."""
     text = trim(text)

@@ -2,7 +2,7 @@
 
 import re
 
-from hermes_bridges.coms.jsrules import clean_text
+from hermes_bridges.core.clusters import clean_text
 
 _NEWLINE = re.compile(r"\r\n?")
 # C0 without tab and newline, DEL, C1.

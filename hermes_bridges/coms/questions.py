@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hermes_bridges.coms.jsdates import is_date
-from hermes_bridges.coms.jsrules import clean_text, format_number, parse_json, trim
+from hermes_bridges.coms.jsrules import format_number, parse_json, trim
+from hermes_bridges.core.clusters import clean_text
 from hermes_bridges.errors import BridgeError
 
 _BOM = b"\xef\xbb\xbf"

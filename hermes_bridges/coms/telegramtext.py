@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hermes_bridges.coms.clusters import shorten
+from hermes_bridges.coms.cutting import shorten
 from hermes_bridges.coms.jsrules import trim, utf16_len
 from hermes_bridges.coms.peertext import harmless
 from hermes_bridges.coms.questions import Option, Question

@@ -166,31 +166,6 @@ def test_utf16_length(text: str, length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cleaned"),
-    [
-        ("plain", "plain"),
-        ("hi \ud83d there", "hi \ufffd there"),
-        ("\udc80", "\ufffd"),
-        ("\ud83d\ude00", "😀"),
-        ("\ude00\ud83d", "\ufffd\ufffd"),
-        ("\ud83d\ud83d\ude00\ude00", "\ufffd😀\ufffd"),
-        ("end\ud83d", "end\ufffd"),
-        ("a\x00\u2028", "a\x00\u2028"),
-    ],
-)
-def test_KH27_lone_surrogates_are_replaced_and_pairs_joined(text: str, cleaned: str) -> None:
-    assert jsrules.clean_text(text) == cleaned
-
-
-@given(any_text)
-def test_KH27_cleaned_text_can_always_be_encoded(text: str) -> None:
-    cleaned = jsrules.clean_text(text)
-    assert jsrules.utf16_len(cleaned) == jsrules.utf16_len(text)
-    assert cleaned.encode().decode() == cleaned
-    assert jsrules.clean_text(cleaned) == cleaned
-
-
-@pytest.mark.parametrize(
     ("text", "again"),
     [
         (' {"b" : 1.0 ,\t"a":[]}\r\n', '{"b":1,"a":[]}'),

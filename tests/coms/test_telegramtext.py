@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_bridges.coms.jsrules import clean_text, utf16_len
+from hermes_bridges.coms.jsrules import utf16_len
 from hermes_bridges.coms.peertext import harmless
 from hermes_bridges.coms.questions import Option, Question, parse_prompt
 from hermes_bridges.coms.telegramtext import TELEGRAM_CAP, TITLE_FLOOR, telegram_text
+from hermes_bridges.core.clusters import clean_text
 
 QID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 OTHER = "01ARZ3NDEKTSV4RRFFQ69G5FAW"

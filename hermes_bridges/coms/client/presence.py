@@ -10,8 +10,9 @@ from hermes_bridges.coms import envelope
 from hermes_bridges.coms.client.inbox import Inbox
 from hermes_bridges.coms.client.loop import Loop
 from hermes_bridges.coms.client.scope import Scope, stamp
-from hermes_bridges.coms.jsrules import clean_text, parse_json, stringify
+from hermes_bridges.coms.jsrules import parse_json, stringify
 from hermes_bridges.coms.registry import Registry, listens
+from hermes_bridges.core.clusters import clean_text
 
 _MODEL, _COLOR = "cli", "#FEDE5D"
 

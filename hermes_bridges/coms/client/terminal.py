@@ -11,7 +11,8 @@ from typing import TextIO
 from hermes_bridges.coms.client.args import UsageError
 from hermes_bridges.coms.client.loop import READ, Loop, TimedOut
 from hermes_bridges.coms.envelope import LINE_CAP
-from hermes_bridges.coms.jsrules import clean_text, stringify
+from hermes_bridges.coms.jsrules import stringify
+from hermes_bridges.core.clusters import clean_text
 from hermes_bridges.errors import BridgeError
 
 _CHUNK = 65_536

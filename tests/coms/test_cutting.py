@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_bridges.coms.clusters import cut, shorten
-from hermes_bridges.coms.jsrules import clean_text, utf16_len
+from hermes_bridges.coms.cutting import cut, shorten
+from hermes_bridges.coms.jsrules import utf16_len
+from hermes_bridges.core.clusters import clean_text
 
 CHARACTERS = [
     "a",
