@@ -103,7 +103,7 @@ def decode(raw: bytes) -> Connected | Message | Other | Malformed:
 
 
 def stream_url(base: str, last_event_id: str | None) -> str:
-    """Return the URL to dial: ``base`` with its query, resuming after that event if one is known."""
+    """Return the URL to dial: ``base``, its query kept, to resume after that event if given."""
     address, _, query = base.partition("#")[0].partition("?")
     kept = [part for part in query.split("&") if part and not part.startswith("last_event_id=")]
     if last_event_id is not None:
