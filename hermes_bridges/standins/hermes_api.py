@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from hermes_bridges.standins import hermes_wire as wire
-from hermes_bridges.standins.hermes_runs import Answer, Run, Runs
+from hermes_bridges.standins.hermes_runs import Answer as Answer
+from hermes_bridges.standins.hermes_runs import Run, Runs
 from hermes_bridges.standins.hermes_wire import Reply, Wanted
 from hermes_bridges.standins.http_loop import Exchange, Gone, HttpLoop
 from hermes_bridges.standins.journal import Journal
