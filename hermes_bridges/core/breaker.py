@@ -4,9 +4,6 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal
-
-State = Literal["closed", "open", "half_open"]
 
 
 class Breaker:
@@ -27,7 +24,7 @@ class Breaker:
         probe_limit: float,
         *,
         clock: Callable[[], float] = time.monotonic,
-        on_change: Callable[[State], None] | None = None,
+        on_change: Callable[[str], None] | None = None,
     ) -> None:
         if threshold < 1:
             raise ValueError("the threshold must be at least 1")
@@ -38,7 +35,7 @@ class Breaker:
         self._on_change = on_change
         # Guards all below, and whether a permit is settled.
         self._lock = threading.Lock()
-        self._state: State = "closed"
+        self._state = "closed"
         self._since = clock()
         self._failures = 0
         self._era = 0
@@ -46,8 +43,8 @@ class Breaker:
         self._probe_over = 0.0
 
     @property
-    def state(self) -> State:
-        """It stays ``open`` after the cool-down until somebody asks to be admitted."""
+    def state(self) -> str:
+        """``closed``, ``open`` (also after the cool-down, until somebody asks) or ``half_open``."""
         return self._state
 
     @property
@@ -87,7 +84,7 @@ class Breaker:
         if state is not None:
             self._tell(state)
 
-    def _judge(self, permit: "Permit", ok: bool | None) -> State | None:
+    def _judge(self, permit: "Permit", ok: bool | None) -> str | None:
         """The state that a verdict leads to; None: it stays as it is."""
         if permit._era != self._era:
             return None
@@ -101,7 +98,7 @@ class Breaker:
         self._failures = 0 if ok else self._failures + 1
         return "open" if self._failures >= self._threshold else None
 
-    def _change(self, state: State, now: float) -> None:
+    def _change(self, state: str, now: float) -> None:
         self._state = state
         self._since = now
         self._failures = 0
@@ -109,7 +106,7 @@ class Breaker:
         # while it is half-open, and is to end that: its era is that of the trip.
         self._era += state != "half_open"
 
-    def _tell(self, state: State) -> None:
+    def _tell(self, state: str) -> None:
         if self._on_change is not None:
             self._on_change(state)
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ class Rig:
     """Chats whose handler writes down what it gets, and can be held back."""
 
     def __init__(self, limit: int = 20, idle: float = 30.0, **options) -> None:
-        self.done: list[tuple[str, object]] = []
+        self.done: list[tuple[str, Any]] = []
         self.drained: list[str] = []
         self.threads: dict[str, set[str]] = defaultdict(set)
         self.gate = threading.Event()
@@ -251,7 +252,8 @@ def test_many_threads_put_for_the_same_new_key():
             thread.join(10)
         assert rig.all_done(40)
         for number in range(8):
-            assert [i for _, (n, i) in rig.done if n == number] == list(range(5))
+            mine = [item for _, item in rig.done if item[0] == number]
+            assert mine == [(number, item) for item in range(5)]
         assert len(rig.threads["a"]) == 1
         assert rig.chats.workers == 1
         rig.end()
@@ -366,7 +368,8 @@ def test_stop_ends_the_waits_at_once():
 def test_puts_against_the_stop_come_back_or_wait_and_none_is_begun():
     for _ in range(100):
         rig = Rig(limit=1000)
-        put_back, taken = [], []
+        put_back: list[int] = []
+        taken: list[int] = []
         begun = threading.Event()
 
         def put(rig=rig, put_back=put_back, taken=taken, begun=begun):

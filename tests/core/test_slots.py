@@ -73,11 +73,11 @@ def test_those_that_wait_are_served_in_the_order_of_their_coming():
         with slots.hold(never):
             served.append(number)
 
-    threads = []
+    threads: list[threading.Thread] = []
     with slots.hold(never):
         for number in range(50):
             threads.append(started(ask, number))
-            assert wait(lambda n=number: slots.waiting == n + 1, 5, 0.0005)
+            assert wait(lambda: slots.waiting == len(threads), 5, 0.0005)
     for thread in threads:
         thread.join(5)
     assert served == list(range(50))
@@ -121,7 +121,7 @@ def test_many_that_flood_and_each_gets_its_turn_before_anyone_gets_two_more():
             with slots.hold(never):
                 order.append(number)
 
-    threads = []
+    threads: list[threading.Thread] = []
     with slots.hold(never), slots.hold(never):
         threads.extend(started(flood, number) for number in range(8))
         assert wait(lambda: slots.waiting == 8, 5)
@@ -177,10 +177,10 @@ def test_those_who_are_not_stopped_keep_their_place():
                 served.append(number)
 
     with slots.hold(never):
-        threads = []
+        threads: list[threading.Thread] = []
         for number in range(10):
             threads.append(started(ask, number, stop.is_set if number % 2 else never))
-            assert wait(lambda n=number: slots.waiting == n + 1, 5, 0.0005)
+            assert wait(lambda: slots.waiting == len(threads), 5, 0.0005)
         stop.set()
         slots.wake()
         assert wait(lambda: slots.waiting == 5, 5)
