@@ -107,7 +107,7 @@ class RealHermes:
             "API_SERVER_HOST": "127.0.0.1",
             "API_SERVER_PORT": str(self.port),
         }
-        self.host.write("default", variables=variables, **more)
+        self.host.write("default", "", variables=variables, **more)
 
     def start(self) -> None:
         """Start the gateway, and wait until its API server answers."""
