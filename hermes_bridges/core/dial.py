@@ -24,7 +24,7 @@ from hermes_bridges.errors import BridgeError
 _HEAD_MAX = 64 * 1024
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})\b")
 _RETRY_AFTER = re.compile(rb"(?im)^retry-after:[ \t]*([^\r\n]*)")
-# What websocket-client raises for an answer that it does not like, by its releases so far.
+# What websocket-client raises for an upgrade that it does not like.
 _BAD_ANSWER = (
     websocket.WebSocketException,
     http.cookies.CookieError,
@@ -99,9 +99,9 @@ class Dialler:
         try:
             return self._dial(target)
         except _TimeIsUp:
-            raise DialFailed(f"{self._phase}: not done within {limit:g} s") from None
+            raise self.failure(f"not done within {limit:g} s") from None
         except (OSError, UnicodeError) as fault:
-            raise DialFailed(f"{self._phase}: {told(fault)}") from None
+            raise self.failure(told(fault)) from None
 
     def _dial(self, target: Target) -> socket.socket:
         url = urlsplit(target.url)
@@ -162,34 +162,24 @@ class Dialler:
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         talk = _Talk(self, sock)
         talk.send(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode("ascii"))
-        while talk.recv(1):
-            pass
-        status = talk.status()
-        if status is None or not 200 <= status < 300:
-            raise DialFailed(
-                f"proxy: answered with HTTP {status}" if status else "proxy: no answer"
-            )
+        status = talk.read_status()
+        if not 200 <= status < 300:
+            raise DialFailed(f"proxy: answered with HTTP {status}")
 
     def _upgrade(self, sock: socket.socket, target: Target) -> None:
         self._phase = "upgrade"
-        talk = _Talk(self, sock)
-        headers = [f"{name}: {value}" for name, value in target.headers]
-        fault = ""
+        client: Any = websocket.WebSocket()
         try:
-            client: Any = websocket.WebSocket()
             client.connect(
-                target.url, socket=talk, header=headers, redirect_limit=0, suppress_origin=True
+                target.url,
+                socket=_Talk(self, sock),
+                header=[f"{name}: {value}" for name, value in target.headers],
+                redirect_limit=0,
+                suppress_origin=True,
             )
-        except OSError as found:
-            fault = told(found)
         except _BAD_ANSWER:
             # Not its text, which may quote what the peer has sent.
-            fault = "no valid handshake" if talk.head else "the peer hung up"
-        status = talk.status()
-        if status not in (None, 101):
-            raise DialFailed(f"upgrade: answered with HTTP {status}", status, talk.retry_after())
-        if fault or status is None:
-            raise DialFailed(f"upgrade: {fault}")
+            raise DialFailed("upgrade: no valid handshake") from None
 
     def persist(self, sock: socket.socket, act: Callable[[], T], event: int = 0) -> T:
         """Do it on a socket that does not block, as soon as that can be done.
@@ -206,6 +196,10 @@ class Dialler:
             except BlockingIOError:
                 needed = event
             self._await(sock, needed, self._deadline)
+
+    def failure(self, detail: str) -> DialFailed:
+        """What to raise for a fault in the present phase."""
+        return DialFailed(f"{self._phase}: {detail}")
 
     def _await(self, sock: socket.socket, event: int, due: float) -> None:
         poll = select.poll()
@@ -227,14 +221,15 @@ class Dialler:
 class _Talk:
     """The socket during an HTTP exchange: one head is written, one is read, no byte beyond it.
 
-    To websocket-client it is a socket with a timeout of its own; a refusal ends where its body
-    would begin.
+    To websocket-client it is a socket, from which it hears of an upgrade only: everything else
+    raises DialFailed, with no look at the body.
     """
 
     def __init__(self, dialler: Dialler, sock: socket.socket) -> None:
-        self.head = bytearray()
         self._dialler = dialler
         self._sock = sock
+        self._head = bytearray()
+        self._replayed = 0
 
     def send(self, data: bytes) -> int:
         rest = memoryview(data)
@@ -243,27 +238,35 @@ class _Talk:
             rest = rest[sent:]
         return len(data)
 
+    def read_status(self) -> int:
+        """The status of the answer, once its head is all there. Raises DialFailed."""
+        head = self._head
+        while not head.endswith((b"\n\r\n", b"\n\n")):
+            byte = self._dialler.persist(self._sock, partial(self._sock.recv, 1), select.POLLIN)
+            head += byte
+            if not byte or len(head) > _HEAD_MAX:
+                break
+        match = _STATUS.match(head)
+        if match is None:
+            raise self._dialler.failure("no HTTP answer" if head else "the peer hung up")
+        return int(match[1])
+
     def recv(self, size: int) -> bytes:
-        if len(self.head) >= _HEAD_MAX or self.head.endswith((b"\n\r\n", b"\n\n")):
-            return b""
-        data = self._dialler.persist(self._sock, lambda: self._sock.recv(1), select.POLLIN)
-        self.head += data
-        return data
+        if not self._head:
+            status = self.read_status()
+            if status != 101:
+                match = _RETRY_AFTER.search(self._head)
+                after = match[1].strip().decode("latin-1") if match else None
+                raise DialFailed(f"upgrade: answered with HTTP {status}", status, after)
+        data = self._head[self._replayed : self._replayed + size]
+        self._replayed += len(data)
+        return bytes(data)
 
     def gettimeout(self) -> None:
         return None
 
     def close(self) -> None:
         self._sock.close()
-
-    def status(self) -> int | None:
-        """The status of the answer; None when there was none."""
-        match = _STATUS.match(self.head)
-        return int(match[1]) if match else None
-
-    def retry_after(self) -> str | None:
-        match = _RETRY_AFTER.search(self.head)
-        return match[1].strip().decode("latin-1") if match else None
 
 
 def told(fault: Exception) -> str:
