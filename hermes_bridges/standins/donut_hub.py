@@ -27,6 +27,11 @@ from hermes_bridges.standins.ws_server import BINARY, TEXT, BadHandshake, WsServ
 
 STREAM, SEND, TYPING = "/bots/v1/stream", "/bots/v1/messages", "/bots/v1/typing"
 _T = TypeVar("_T")
+# The fields of a request that the journal tells of.
+_FACTS = {
+    "send": ("chat_id", "reply_to", "thread_id", "content", "content_type"),
+    "typing": ("chat_id", "thread_id", "state"),
+}
 
 
 class DonutHub(Faults):
@@ -140,8 +145,7 @@ class DonutHub(Faults):
         """Send any message to the live streams. It is no event of the hub's: never replayed."""
         data = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
         with self._changed:
-            if not isinstance(raw, bytes):
-                self._note_message(raw)
+            self._note_message(data)
             for stream in self._events.live.values():
                 stream.offer(data, None, BINARY if binary else TEXT)
 
@@ -238,11 +242,18 @@ class DonutHub(Faults):
         self._changed.notify_all()
         return event_id
 
-    def _note_message(self, raw: Mapping[str, Any]) -> None:
-        inner = raw.get("payload", raw.get("data", raw))
-        message = inner.get("message") if isinstance(inner, dict) else None
-        if isinstance(message, dict) and isinstance(message.get("id"), Id):
-            self._rooms.heard(inner["chat_id"], message["id"], message.get("thread_id"))
+    def _note_message(self, data: bytes) -> None:
+        """The bot may answer what it was sent past the hub's own events."""
+        with suppress(ValueError, RecursionError):
+            event = json.loads(data)
+            if isinstance(event, dict):
+                event = event.get("payload", event.get("data", event))
+            message = event.get("message") if isinstance(event, dict) else None
+            if isinstance(message, dict) and isinstance(message.get("id"), Id):
+                if isinstance(event.get("chat_id"), Id):
+                    thread_id = message.get("thread_id")
+                    known = thread_id if isinstance(thread_id, Id) else None
+                    self._rooms.heard(event["chat_id"], message["id"], known)
 
     def _serve(self, exchange: Exchange) -> None:
         with self._changed:
@@ -265,7 +276,10 @@ class DonutHub(Faults):
 
     def _post(self, exchange: Exchange, began: float) -> tuple[Answer, Fault | None]:
         where = "send" if exchange.path == SEND else "typing"
-        facts: dict[str, Any] = {"began": began}
+        facts: dict[str, Any] = {"began": began, **dict.fromkeys(_FACTS[where])}
+        if where == "send":
+            key = exchange.headers.get("idempotency-key")
+            facts |= {"message_id": None, "key": key, "repeat": False}
         fault = None
         try:
             admit(exchange, "POST", self.token)
@@ -306,11 +320,9 @@ class DonutHub(Faults):
                 self._rooms.type(given, self._clock() + self._typing_seconds)
                 self._changed.notify_all()
             return Answer(200, b"{}")
-        key = exchange.headers.get("idempotency-key")
-        facts |= {"message_id": None, "key": key, "repeat": False}
         with self._changed:
             draft = self._rooms.draft(given)
-            post, repeat = self._rooms.store(draft, key)
+            post, repeat = self._rooms.store(draft, facts["key"])
             facts |= {"message_id": None if repeat else post.message_id, "repeat": repeat}
             if self.echo and not repeat:
                 me: dict[str, Id] = {"id": self.bot_id, "type": "bot", "username": self.username}
@@ -340,8 +352,7 @@ class DonutHub(Faults):
             exchange.reply(answer.status, answer.body, answer.headers)
             return
         exchange.taken = True
-        exchange.sock.sendall(opening)
-        self._stream(exchange, conn, last)
+        self._stream(exchange, conn, last, opening)
 
     def _dialled(self, dial: Dial) -> None:
         with self._changed:
@@ -350,7 +361,7 @@ class DonutHub(Faults):
         facts = {"conn": dial.conn, "last_event_id": dial.last_event_id}
         self._journal.note("dial", **facts, status=dial.status)
 
-    def _stream(self, exchange: Exchange, conn: int, last: str | None) -> None:
+    def _stream(self, exchange: Exchange, conn: int, last: str | None, opening: bytes) -> None:
         stream = WsServer(
             exchange.sock,
             exchange.rest,
@@ -359,6 +370,8 @@ class DonutHub(Faults):
             pong_within=self._pong_within,
         )
         bot: dict[str, Id] = {"id": self.bot_id, "username": self.username}
+        # Who has read this is sure to be told of what happens from then on.
+        stream.wire(opening)
         with self._changed:
             self._events.join(conn, stream, last, bot, self.connected)
             self._changed.notify_all()
@@ -373,9 +386,3 @@ class DonutHub(Faults):
     def _written(self, mark: object, t: float) -> None:
         assert isinstance(mark, Sent)
         self._journal.note("event", **mark._asdict(), t=t)
-
-
-_FACTS = {
-    "send": ("chat_id", "reply_to", "thread_id", "content", "content_type"),
-    "typing": ("chat_id", "thread_id", "state"),
-}

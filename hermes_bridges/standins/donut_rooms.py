@@ -175,10 +175,9 @@ def _optional_id(given: Mapping[str, Any], name: str) -> Id | None:
 def _thread(given: Mapping[str, Any], chat: Chat) -> Id | None:
     """A thread is one that somebody wrote in, or is named by the message that it starts with."""
     thread_id = _optional_id(given, "thread_id")
-    known = chat.threads | chat.messages if thread_id is not None else set()
-    if thread_id is not None and thread_id not in known:
-        raise _stranger("thread_id", thread_id, known)
-    return thread_id
+    if thread_id is None or thread_id in chat.threads or thread_id in chat.messages:
+        return thread_id
+    raise _stranger("thread_id", thread_id, chat.threads | chat.messages)
 
 
 def _stranger(name: str, value: Id, known: set[Id]) -> Refused:

@@ -10,7 +10,6 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from hermes_bridges.core.waker import Waker
@@ -21,7 +20,7 @@ MESSAGE_LIMIT = 64 * 1024  # bytes that a client may send in one message
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _CLOSE_SECONDS = 2.0
 _PIECE = 256 * 1024
-_BACKLOG = 200_000  # messages that wait for a client that does not read
+BACKLOG = 200_000  # messages that wait for a client that does not read
 
 
 class BadHandshake(Exception):
@@ -160,15 +159,17 @@ class WsServer:
         *,
         ping_after: float,
         pong_within: float,
+        backlog: int = BACKLOG,
     ) -> None:
         self._sock = sock
         self._unread = unread
         self._on_written = on_written
         self._ping_after = ping_after
         self._pong_within = pong_within
+        self._backlog = backlog
         self._frames = ClientFrames()
         self._waker = Waker()
-        # Bounded by _BACKLOG. Its ends are safe to use from several threads.
+        # Bounded by _backlog. Its ends are safe to use from several threads.
         self._offered: deque[tuple[bytes, object]] = deque()
         self._out = bytearray()
         self._queued = self._sent = 0  # bytes, since the beginning
@@ -180,6 +181,7 @@ class WsServer:
         self._ended: Ended | None = None
         self._leaving: Ended | None = None
         self._leave_by = 0.0
+        self._deaf = False
         self._heard = self._pinged = 0.0
         self._write_at = 0.0
         self._size, self._pause = _PIECE, 0.0
@@ -194,7 +196,7 @@ class WsServer:
 
     def wire(self, data: bytes, mark: object = None) -> None:
         """Send these bytes as they are, frames or not."""
-        if len(self._offered) >= _BACKLOG:
+        if len(self._offered) >= self._backlog:
             self.cut()
         else:
             self._offered.append((data, mark))
@@ -206,7 +208,7 @@ class WsServer:
         self._waker.wake()
 
     def cut(self, reset: bool = False) -> None:
-        """End the connection without a close frame; ``reset`` also tells the client's kernel so."""
+        """End the connection without a close frame, with ``reset`` by an RST in place of a FIN."""
         self._reset = reset
         self._order = Ended(ABNORMAL, "hub")
         self._waker.wake()
@@ -225,7 +227,7 @@ class WsServer:
         self._fragment = size
 
     def run(self) -> Ended:
-        """Serve the connection to its end; closing the socket is the caller's."""
+        """Serve the connection to its end. The socket is then the caller's to close."""
         self._sock.setblocking(False)
         self._heard = time.monotonic()
         poll = select.poll()
@@ -235,20 +237,26 @@ class WsServer:
             while self._ended is None:
                 self._turn(poll)
         except OSError:
-            self._ended = self._leaving or Ended(ABNORMAL, "bot")
+            self._ended = self._lost()
         finally:
             self._waker.close()
         if self._reset:
-            with suppress(OSError):
-                linger = struct.pack("ii", 1, 0)
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            # Closed here and now: a shutdown first, as is usual, would send the FIN.
+            linger = struct.pack("ii", 1, 0)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._sock.close()
         return self._ended
+
+    def _lost(self) -> Ended:
+        """How it ended when the socket has no more to give."""
+        cut = self._order is not None and self._order.code == ABNORMAL
+        return self._leaving or Ended(ABNORMAL, "hub" if cut else "bot")
 
     def _turn(self, poll: "select.poll") -> None:
         self._waker.drain()
         now = time.monotonic()
-        due = None if self._stalled else self._due(now)
         self._obey(now)
+        due = None if self._stalled else self._due(now)
         if self._ended is not None:
             return
         wanted = 0
@@ -258,7 +266,7 @@ class WsServer:
             wanted = select.POLLIN
             if self._out and now >= self._write_at:
                 wanted |= select.POLLOUT
-            if self._out and now < self._write_at:
+            if now < self._write_at and (self._out or self._offered):
                 due = self._write_at if due is None else min(due, self._write_at)
         # Registered anew each time: a stalled connection must not see even the client's hang-up.
         if wanted:
@@ -266,7 +274,7 @@ class WsServer:
         ready = dict(poll.poll(None if due is None else max(0.0, due - now) * 1000 + 1))
         if wanted:
             poll.unregister(self._sock)
-        if ready.get(self._sock.fileno(), 0) & ~select.POLLOUT:
+        if ready.get(self._sock.fileno(), 0) & ~select.POLLOUT and not self._stalled:
             self._read()
 
     def _due(self, now: float) -> float:
@@ -321,6 +329,9 @@ class WsServer:
             if self._pause:
                 self._write_at = now + self._pause
                 return
+        if self._deaf:
+            # Nothing that such a client sends can be told from a close: it sees the end at once.
+            socket.socket.shutdown(self._sock, socket.SHUT_WR)
 
     def _read(self) -> None:
         while self._ended is None:
@@ -329,7 +340,7 @@ class WsServer:
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             if not data:
-                self._ended = self._leaving or Ended(ABNORMAL, "bot")
+                self._ended = self._lost()
             else:
                 self._take_in(data)
 
@@ -337,6 +348,8 @@ class WsServer:
         now = time.monotonic()
         if data:
             self._heard = now
+        if self._deaf:
+            return
         try:
             for opcode, payload in self._frames.feed(data):
                 if opcode == PING:
@@ -349,6 +362,7 @@ class WsServer:
         except Violation as fault:
             if self._leaving is None:
                 self._leave(Ended(fault.code, "hub"), now)
+            self._deaf = True
 
     def _closed(self, payload: bytes, now: float) -> None:
         code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1005
