@@ -16,6 +16,7 @@ import pytest
 import trustme
 import websocket
 
+from hermes_bridges.standins.donut_faults import Fault
 from hermes_bridges.standins.donut_hub import SEND, STREAM, TYPING, DonutHub
 from hermes_bridges.standins.ws_server import Ended, WsServer
 from tests.conftest import wait
@@ -210,6 +211,20 @@ def test_section_6_a_dial_is_redirected_on_demand(hub: DonutHub, bot: Bot):
     hub.refuse(302, {"Location": "http://127.0.0.1:1/"}, body={"moved": True})
     status, body, headers = bot.ask("GET", STREAM, b"")
     assert (status, body, headers["Location"]) == (302, {"moved": True}, "http://127.0.0.1:1/")
+
+
+def test_section_6_a_dial_gets_no_answer_on_demand(hub: DonutHub, bot: Bot, short_tmp: Path):
+    hub.fault(Fault("dial", drop=True))
+    hub.fault(Fault("dial", silent=True))
+    with pytest.raises(http.client.RemoteDisconnected):
+        bot.ask("GET", STREAM, b"")
+    bot.http.close()
+    bot.http.timeout = 0.2
+    with pytest.raises(TimeoutError):
+        bot.ask("GET", STREAM, b"")
+    bot.http.close()
+    dials = wait(lambda: len(found := journal(short_tmp, "dial")) == 2 and found, 5)
+    assert [one["status"] for one in dials] == [None, None]
 
 
 def test_section_6_refusals_without_end_are_healed(hub: DonutHub, bot: Bot):
@@ -493,7 +508,9 @@ def server_frame(sock: socket.socket) -> tuple[int, bytes]:
 
 def masked(first: int, payload: bytes, mask: bytes = b"\1\2\3\4") -> bytes:
     size = len(payload)
-    head = bytes([first, 0x80 | size]) if size < 126 else struct.pack("!BBH", first, 254, size)
+    head = struct.pack("!BBQ", first, 255, size)
+    if size < 65536:
+        head = bytes([first, 0x80 | size]) if size < 126 else struct.pack("!BBH", first, 254, size)
     body = bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload))
     return head + mask + body
 
@@ -514,6 +531,7 @@ def masked(first: int, payload: bytes, mask: bytes = b"\1\2\3\4") -> bytes:
         ((masked(0x01, b"x" * 40_000) + masked(0x80, b"x" * 40_000)), 1009),
         (masked(0x81, b"x"), 1003),  # the stream is the hub's to speak on
         (masked(0x82, b"x" * 200), 1003),
+        (masked(0x82, b"x" * 70_000), 1009),
         (masked(0x88, b"x"), 1002),  # closes that must not be
         (masked(0x88, struct.pack("!H", 1005)), 1002),
         (masked(0x88, struct.pack("!H", 5000)), 1002),
@@ -534,12 +552,17 @@ def test_section_1_a_client_that_breaks_the_protocol_is_closed(
 
 def test_section_1_a_client_may_cut_its_frames_anywhere(hub: DonutHub):
     with opened(hub) as sock:
+        sock.sendall(masked(0x01, b"x" * 200)[:3])
+        sock.sendall(masked(0x01, b"x" * 200)[3:])
         for byte in masked(0x89, b"ping" * 30) + masked(0x8A, b"") + masked(0x89, b"\xff"):
             sock.sendall(bytes([byte]))
         assert server_frame(sock) == (10, b"ping" * 30)
         assert server_frame(sock) == (10, b"\xff")
         sock.sendall(masked(0x88, struct.pack("!H", 1001) + b"bye"))
         assert server_frame(sock) == (8, struct.pack("!H", 1001))
+    with opened(hub) as sock:
+        sock.sendall(masked(0x88, b""))
+        assert server_frame(sock) == (8, b"")
 
 
 def test_section_7_the_close_of_a_bot_is_seen(hub: DonutHub, bot: Bot, short_tmp: Path):
