@@ -1,79 +1,21 @@
 """The demo: it shows the main job, says what failed, and leaves nothing behind."""
 
-import contextlib
 import json
 import os
 import pty
-import select
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from hermes_bridges.standins import demo
-from tests.conftest import ROOT, wait
+from tests.conftest import wait
+from tests.standins.demo_run import Run, gone
 
 
-class Run:
-    """One demo as a child process whose temporary files lie in a directory of the test."""
-
-    def __init__(self, place: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> None:
-        self.place = place
-        self.said = ""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "hermes_bridges.standins.demo", *arguments],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env=os.environ | {"TMPDIR": str(place)},
-        )
-
-    def until(self, text: str) -> None:
-        assert self.process.stdout is not None
-        fd = self.process.stdout.fileno()
-        while text not in self.said:
-            ready, _, _ = select.select([fd], [], [], 30)
-            piece = os.read(fd, 65536) if ready else b""
-            assert piece, f"no {text!r} in:\n{self.said}"
-            self.said += piece.decode()
-
-    def end(self) -> int:
-        out, _ = self.process.communicate(timeout=60)
-        self.said += out.decode()
-        return self.process.returncode
-
-    def bridge(self) -> int:
-        """The process id of the demo's bridge."""
-        (entry,) = self.place.glob("hb-demo-*/.pi/coms/projects/demo/agents/user-remote.json")
-        return int(json.loads(entry.read_text())["pid"])
-
-
-@pytest.fixture
-def start(short_tmp: Path) -> Iterator[Callable[..., Run]]:
-    """Starts demos, and makes sure that they have ended and left nothing."""
-    runs: list[Run] = []
-
-    def begin(*arguments: str, stdin: int = subprocess.DEVNULL) -> Run:
-        runs.append(Run(short_tmp, *arguments, stdin=stdin))
-        return runs[-1]
-
-    yield begin
-    for run in runs:
-        if run.process.poll() is None:
-            run.process.terminate()
-            run.end()
-    assert list(short_tmp.iterdir()) == [], "the demo left files behind"
-
-
-def gone(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return False
-    return True
+def bridge_of(run: Run) -> int:
+    """The process id of the demo's bridge."""
+    (entry,) = run.place.glob("hb-demo-*/.pi/coms/projects/demo/agents/user-remote.json")
+    return int(json.loads(entry.read_text())["pid"])
 
 
 def test_by_itself(start):
@@ -116,7 +58,7 @@ def test_lines_typed_ahead_answer_both_questions(start):
 
 
 def test_nobody_can_type(start):
-    run = Run(start)
+    run = start()
     assert run.end() == 0, run.said
     assert "Nobody can type here" in run.said and '"Asia"' in run.said
 
@@ -127,7 +69,7 @@ def test_it_can_be_stopped_at_any_time_and_clears_up(start, number):
     run = start(stdin=reader)
     os.close(reader)
     run.until("type: HUB-Q:")
-    bridge = run.bridge()
+    bridge = bridge_of(run)
     run.process.send_signal(number)
     assert run.end() == 130, run.said
     os.close(writer)
@@ -140,7 +82,7 @@ def test_a_bridge_that_dies_is_told_and_ends_it(start):
     run = start(stdin=reader)
     os.close(reader)
     run.until("type: HUB-Q:")
-    os.kill(run.bridge(), signal.SIGKILL)
+    os.kill(bridge_of(run), signal.SIGKILL)
     assert run.end() == 1
     os.close(writer)
     assert "demo: failed: the bridge ended, exit code -9" in run.said
