@@ -1,0 +1,175 @@
+"""The connection below an HTTP client: how far a call has come on it, and its time."""
+
+import http.client
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import NewConnectionError
+
+from hermes_bridges.core.deadlines import Deadlines, Token
+from hermes_bridges.core.tcp import dial, tls_context
+
+# Its lines below error hold whole URLs.
+logging.getLogger("urllib3").setLevel(logging.ERROR)
+
+_SHORTEST = 0.001  # seconds; a timeout of 0 would mean a socket that never blocks
+
+
+class Wire:
+    """The connection of one client, and how far the call in progress has come on it.
+
+    ``reused``: it has served an earlier call; ``sent``: sending has begun; ``answered``: a byte of
+    an answer has come. Belongs to the thread of the client.
+
+    Its duplicate of the socket outlives the connection's own until the call ends: a response that
+    closes its connection is still being read then.
+    """
+
+    def __init__(
+        self,
+        deadlines: Deadlines,
+        connect_limit: float,
+        proxy: str | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.reused = self.sent = self.answered = False
+        self._deadlines = deadlines
+        self._connect_limit = connect_limit
+        self._proxy = proxy
+        self._clock = clock
+        self._due = self._connect_due = 0.0
+        self._open: object = None  # the connection that is kept
+        self._dup: socket.socket | None = None
+        self._token: Token | None = None
+
+    def begin(self, limit: float) -> None:
+        """A call begins, which may take ``limit`` seconds."""
+        now = self._clock()
+        self._due = now + limit
+        self._connect_due = now + min(limit, self._connect_limit)
+        self.reused, self.sent, self.answered = True, False, False
+        if self._dup is not None:
+            self._token = self._deadlines.watch(self._dup, self._due)
+
+    def dial(self, host: str, port: int) -> socket.socket:
+        """A new connection; its time is shorter until it stands."""
+        self.reused = False
+        return dial(
+            host, port, self._connect_due, proxy=self._proxy, hold=self._hold, clock=self._clock
+        )
+
+    def opened(self, connection: object, sock: socket.socket) -> None:
+        """It stands, TLS included: from here the time of the whole call counts."""
+        self._open = connection
+        sock.settimeout(max(_SHORTEST, self._due - self._clock()))
+        self._watch(self._due)
+
+    def closed(self, connection: object) -> None:
+        """It will not be kept; an answer may still be read from it."""
+        if self._open is connection:
+            self._open = None
+
+    def late(self) -> bool:
+        """Whether the time of the call is over."""
+        return self._clock() >= self._due
+
+    def cut_short(self) -> bool:
+        """Whether an end of the connection may have been our own doing."""
+        return self.late() or self._deadlines.ended
+
+    def end(self) -> None:
+        """The call is over, well or badly; also lets go of a connection closed since."""
+        if self._open is None:
+            self._drop()
+        elif self._token is not None:
+            self._deadlines.clear(self._token)
+            self._token = None
+
+    def _hold(self, sock: socket.socket) -> None:
+        self._drop()
+        self._dup = sock.dup()
+        self._watch(self._connect_due)
+
+    def _watch(self, due: float) -> None:
+        if self._token is not None:
+            self._deadlines.clear(self._token)
+        if self._dup is not None:
+            self._token = self._deadlines.watch(self._dup, due)
+
+    def _drop(self) -> None:
+        if self._token is not None:
+            self._deadlines.clear(self._token)
+            self._token = None
+        if self._dup is not None:
+            self._dup.close()
+            self._dup = None
+
+
+class _Answer(http.client.HTTPResponse):
+    def __init__(self, wire: Wire, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._wire = wire
+
+    def begin(self) -> None:
+        if self.fp.peek(1):
+            self._wire.answered = True
+        super().begin()
+
+
+class _Plain(HTTPConnection):
+    """A connection that tells its wire what becomes of it; urllib3 decides when to open one."""
+
+    def __init__(self, *args: Any, wire: Wire, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._wire = wire
+        self.response_class = partial(_Answer, wire)  # type: ignore[assignment]
+
+    def connect(self) -> None:
+        try:
+            self.sock = self._dialled()
+        except OSError as error:
+            # Of some OSErrors urllib3 would think that the request had been sent.
+            raise NewConnectionError(self, "") from error
+        self._wire.opened(self, self.sock)
+
+    def _dialled(self) -> socket.socket:
+        return self._wire.dial(self.host, self.port)
+
+    def send(self, data: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        self._wire.sent = True
+        super().send(data)
+
+    def close(self) -> None:
+        super().close()
+        self._wire.closed(self)
+
+
+class _Secure(_Plain, HTTPSConnection):
+    def _dialled(self) -> socket.socket:
+        sock = tls_context().wrap_socket(super()._dialled(), server_hostname=self.host)
+        self.is_verified = True
+        return sock
+
+
+class _PlainPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Plain
+
+
+class _SecurePool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _Secure
+
+
+def make_pool(url: str, wire: Wire) -> urllib3.HTTPConnectionPool:
+    """A pool of one connection to the peer of ``url``; TLS by the rules of ``core.tcp``."""
+    parts = urlsplit(url)
+    pool, port = (_PlainPool, 80) if parts.scheme == "http" else (_SecurePool, 443)
+    options: dict[str, Any] = {"maxsize": 1, "wire": wire}
+    return pool(parts.hostname or "", parts.port or port, **options)
