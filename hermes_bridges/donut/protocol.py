@@ -4,7 +4,6 @@ Every detail that the hub's public pages leave open is decided here (contract se
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ Id = str | int
 
 ID_MAX = 1024  # characters, or digits
 NAME_MAX = 64  # characters
+DELAY_MAX = 86_400.0  # seconds; a longer wait is taken for a fault
 _RESETS = ("/new", "/reset")
 _TYPE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -147,8 +147,8 @@ def body_retry_after(body: bytes) -> float | None:
     """Return the seconds to wait that the body of a refusal names, if it does."""
     answer = _object(body) or {}
     for found in (answer.get("retry_after"), _nested(answer, "error", "retry_after")):
-        if isinstance(found, (int, float)) and not isinstance(found, bool) and _is_delay(found):
-            return float(found)
+        if isinstance(found, (int, float)) and not isinstance(found, bool):
+            return float(found) if 0 <= found <= DELAY_MAX else None
     return None
 
 
@@ -249,10 +249,6 @@ def _name(value: object) -> str | None:
 
 def _folded(username: str) -> str:
     return username.strip().removeprefix("@").casefold()
-
-
-def _is_delay(seconds: float) -> bool:
-    return 0 <= seconds < math.inf
 
 
 def _quoted(text: str) -> str:
