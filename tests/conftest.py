@@ -25,16 +25,25 @@ MARK_VARIABLE = "HERMES_BRIDGES_TEST_SESSION"
 MARK = secrets.token_hex(3)
 SHORT_ROOT = Path("/tmp") / f"hb-{MARK}"
 READ_BY_BRIDGES = (
+    "BRIDGE_",
     "CREDENTIALS_DIRECTORY",
+    "DONUT_",
     "HERDR_",
+    "HERMES_API_",
+    "HERMES_BASE_",
     "HERMES_HOME",
+    "HERMES_MODEL",
     "LISTEN_",
+    "LOG_LEVEL",
     "NOTIFY_SOCKET",
     "PI_",
+    "STATE_DIRECTORY",
     "TELEGRAM_",
     "WATCHDOG_",
     "XDG_",
 )
+
+pytest_plugins = ["tests.gateway.delivered"]
 
 settings.register_profile("project", deadline=None, derandomize=True, database=None)
 settings.load_profile("project")

@@ -18,13 +18,17 @@ CONTEXT = 200_000  # tokens
 
 
 class Reply(NamedTuple):
-    """A text, or a text and one call of a tool; with another status, a failure that says it."""
+    """A text, or a text and one call of a tool; with another status, a failure that says it.
+
+    ``tokens`` is how long the conversation is said to be by now.
+    """
 
     text: str
     tool: str | None = None
     arguments: Mapping[str, object] = {}
     status: int = 200
     finish: str = "stop"
+    tokens: int = 100
 
 
 class Request(NamedTuple):
@@ -113,10 +117,10 @@ def _handler(api: ModelApi) -> type[BaseHTTPRequestHandler]:
                     {"id": f"call_{uuid.uuid4().hex[:20]}", "type": "function", "function": call}
                 ]
             if body.get("stream"):
-                self._stream(message, finish)
+                self._stream(message, finish, _usage(reply.tokens))
             else:
                 choice = {"index": 0, "message": message, "finish_reason": finish}
-                self._send(200, _completion("chat.completion", [choice]) | {"usage": _USAGE})
+                self._send(200, _completion("chat.completion", [choice]) | _usage(reply.tokens))
 
         def _send(self, status: int, body: Mapping[str, object]) -> None:
             data = json.dumps(body).encode()
@@ -126,7 +130,7 @@ def _handler(api: ModelApi) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(data)
 
-        def _stream(self, message: dict[str, Any], finish: str) -> None:
+        def _stream(self, message: dict[str, Any], finish: str, usage: dict[str, Any]) -> None:
             self.close_connection = True
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
@@ -137,7 +141,7 @@ def _handler(api: ModelApi) -> type[BaseHTTPRequestHandler]:
             for delta, end in ((message, None), ({}, finish)):
                 choice = {"index": 0, "delta": delta, "finish_reason": end}
                 self._event(_completion("chat.completion.chunk", [choice]))
-            self._event(_completion("chat.completion.chunk", []) | {"usage": _USAGE})
+            self._event(_completion("chat.completion.chunk", []) | usage)
             self.wfile.write(b"data: [DONE]\n\n")
 
         def _event(self, body: Mapping[str, object]) -> None:
@@ -146,7 +150,9 @@ def _handler(api: ModelApi) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-_USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+def _usage(tokens: int) -> dict[str, Any]:
+    used = {"prompt_tokens": tokens, "completion_tokens": 10, "total_tokens": tokens + 10}
+    return {"usage": used}
 
 
 def _completion(kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:

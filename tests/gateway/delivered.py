@@ -1,44 +1,70 @@
-"""A pytest plugin: how many messages each real Hermes delivered, told at the end of the run.
+"""A pytest plugin: what each real Hermes did, in numbers, told at the end of the run.
 
-A version that delivered nothing, or was not run while others were, fails the run: a gateway test
-that never reached a real Hermes must not look as if it had passed.
+A version that did nothing, or was not run while others were, fails the run: a gateway test that
+never reached a real Hermes must not look as if it had passed.
 """
 
 from collections import Counter
+from typing import NamedTuple
 
 import pytest
 
 from tests import hermes_versions
 
 PROPERTY = "delivered"
+ANSWERED = "answered"
 VERSIONS = tuple(version for version in hermes_versions.REQUIREMENTS if version != "0.14.0")
 
 
+class Kind(NamedTuple):
+    """What is counted: by which property of a test, by the tests of which file."""
+
+    property: str
+    file: str
+    title: str
+    versions: tuple[str, ...]
+
+
+KINDS = (
+    Kind(PROPERTY, "test_hermes_send.py", "messages delivered by a real hermes", VERSIONS),
+    Kind(
+        ANSWERED,
+        "test_donut_bridge.py",
+        "turns answered by a real hermes",
+        tuple(hermes_versions.REQUIREMENTS),
+    ),
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(_Tally(config), "hermes-bridges-delivered")
+    if hasattr(config, "workerinput"):
+        return  # one of several workers, which sees only its own part
+    for kind in KINDS:
+        config.pluginmanager.register(_Tally(config, kind), f"hermes-bridges-{kind.property}")
 
 
 class _Tally:
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, kind: Kind) -> None:
         self.config = config
+        self.kind = kind
         self.counts: Counter[str] = Counter()
         self.ran = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when != "teardown" or "tests/gateway/" not in report.nodeid:
+        if report.when != "teardown" or f"gateway/{self.kind.file}::" not in report.nodeid:
             return
         self.ran = True  # the count is taken when the fixture of the test ends
         for name, value in report.user_properties:
-            if name == PROPERTY:
+            if name == self.kind.property:
                 version, count = str(value).split("=")
                 self.counts[version] += int(count)
 
     def missing(self) -> list[str]:
-        """Versions that should have delivered something; none when single tests were asked for."""
+        """Versions that should have done something; none when single tests were asked for."""
         narrowed = self.config.option.keyword or any("::" in arg for arg in self.config.args)
         if narrowed or not self.ran:
             return []
-        return [version for version in VERSIONS if not self.counts[version]]
+        return [version for version in self.kind.versions if not self.counts[version]]
 
     # Before the terminal summary, which is told the exit code.
     @pytest.hookimpl(tryfirst=True)
@@ -49,8 +75,8 @@ class _Tally:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.ran:
             return
-        terminalreporter.section("messages delivered by a real hermes")
-        for version in VERSIONS:
+        terminalreporter.section(self.kind.title)
+        for version in self.kind.versions:
             terminalreporter.write_line(f"hermes {version}: {self.counts[version]}")
         for version in self.missing():
-            terminalreporter.write_line(f"hermes {version} delivered nothing", red=True)
+            terminalreporter.write_line(f"hermes {version}: nothing", red=True)

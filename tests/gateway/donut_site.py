@@ -41,7 +41,8 @@ class Agent:
     def __call__(self, request: Request) -> Reply:
         texts = [said.text for said in request.messages if said.role == "user"]
         self.heard.append(texts[-1])
-        found = dict(_DIRECTIVE.findall(texts[-1]))
+        # Some versions put a text that was not answered before the next one.
+        found = dict(_DIRECTIVE.findall(texts[-1].rpartition("\n\n")[2]))
         if "hold" in found:
             self._released.wait(ANSWERED_WITHIN)
         if "fail" in found:
@@ -51,7 +52,8 @@ class Agent:
         if "empty" in found:
             return Reply("")
         text = found.get("say", f"heard: {' | '.join(texts)}")
-        return Reply(text, finish=found.get("finish", "stop"))
+        tokens = int(found.get("tokens", 100))
+        return Reply(text, finish=found.get("finish", "stop"), tokens=tokens)
 
 
 def prose(size: int) -> str:

@@ -103,3 +103,11 @@ def test_a_failure_and_another_finish() -> None:
         assert chat(api, **body)["choices"][0]["finish_reason"] == "length"
     finally:
         api.close()
+
+
+def test_how_long_the_conversation_is() -> None:
+    api = ModelApi(lambda request: Reply("long", tokens=190_000))
+    try:
+        assert chat(api, messages=[user("go")], tools=TOOLS)["usage"]["prompt_tokens"] == 190_000
+    finally:
+        api.close()
