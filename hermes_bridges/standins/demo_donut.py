@@ -252,7 +252,7 @@ class _Acts:
         tell("demo", f"6. All is well again. After {COOLDOWN:g} s one call may try it.")
         scene.take("/recover")
         self._stage.until(lambda: time.monotonic() > opened + COOLDOWN, "time stood still")
-        self._wants(self._say("Are you back?"), "You wrote: Are you back?")
+        self._wants(self._say("Are you back?"), "Are you back?")
         self._stage.until(
             lambda: "breaker is closed" in self._bridge.said, "the breaker did not close"
         )

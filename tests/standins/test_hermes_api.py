@@ -5,6 +5,7 @@ The sections are those of the facts about real servers: 2.2 bodies, 2.3 completi
 """
 
 import http.client
+import itertools
 import json
 import math
 import threading
@@ -636,10 +637,12 @@ def test_it_is_quick_enough_for_a_load(tmp_path: Path) -> None:
     api = HermesApi(journal=str(tmp_path / "journal"), cap=0)
     body = json.dumps({"messages": [{"role": "user", "content": "hello " * 20}]}).encode()
 
+    keys = itertools.count()
+
     def client(number: int) -> None:
         connection = http.client.HTTPConnection(api.base_url.removeprefix("http://"), timeout=10)
-        for turn in range(250):
-            more = {"Authorization": f"Bearer {KEY}", "Idempotency-Key": f"{number}:{turn}"}
+        for _ in range(250):
+            more = {"Authorization": f"Bearer {KEY}", "Idempotency-Key": f"{next(keys)}"}
             connection.request("POST", CHAT, body, more)
             assert connection.getresponse().read()
         connection.close()
