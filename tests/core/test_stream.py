@@ -943,6 +943,7 @@ def test_pings_of_a_peer_that_does_not_read_are_not_piled_up():
         before = [opcode for opcode, _ in heard[: heard.index(last)]]
         assert before.count(PONG) < 100, "the latest one is enough"
         assert before.count(TEXT) < taken, "and it does not wait for all the texts"
+        it.until(lambda: [opcode for opcode, _ in heard].count(TEXT) == taken)
 
 
 def test_an_offer_without_a_connection_is_refused():
