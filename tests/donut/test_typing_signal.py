@@ -476,14 +476,17 @@ def test_KH09_a_busy_hub_pauses_that_chat_only(rig: Rig, header: bool):
     assert second["began"] - first["began"] >= 1.5
 
 
-def test_a_connection_that_the_hub_has_closed_costs_no_refresh(rig: Rig, monkeypatch):
-    monkeypatch.setattr(typing_signal, "REFRESH", 30.0)
-    for _ in range(3):
+def test_a_connection_that_the_hub_has_closed_costs_no_refresh(short_tmp: Path):
+    rig = Rig(short_tmp, stages=1)
+    # After the second the end of the connection shows only once a request has been sent.
+    for break_it in (rig.hub.drop_idle, lambda: rig.hub.send_drop(False, where="typing"), None):
         rig.begin(1)
-        assert rig.hub.wait(lambda: rig.hub.typing(1), 5)
+        assert rig.hub.wait(lambda: rig.hub.typing(1), 2)
         rig.end(1)
-        assert rig.hub.wait(lambda: not rig.hub.typing(1), 5)
-        rig.hub.drop_idle()
+        assert rig.hub.wait(lambda: not rig.hub.typing(1), 2)
+        if break_it is not None:
+            break_it()
+    rig.close()
 
 
 def test_KH25_what_is_shown_is_ended_at_the_stop(_fast: None, short_tmp: Path):
