@@ -63,7 +63,7 @@ class Chats(Generic[T]):
     thread with a key that has an item behind it and none before it.
 
     An exception in ``handle`` ends all: nothing further is begun, so that nothing overtakes the
-    item that failed. This is also a stage, whose thread waits for that: ``step``, or ``close`` if it
+    item that failed. Also a stage, whose thread waits for that: ``step``, or ``close`` if it
     happens after the stop, then raises ``WorkerDied``. ``close`` takes as long as the items in
     hand.
     """

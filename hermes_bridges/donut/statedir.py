@@ -15,7 +15,7 @@ _LOCK = "donut.lock"
 _COMPANIONS = ("-wal", "-shm", "-journal")
 _MAGIC = b"SQLite format 3\0"
 _PASSING = {errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
-_RESET = "--reset-state moves it aside and begins anew"
+_RESET = "use another BRIDGE_STATE_DIR, or --reset-state, which moves it aside"
 
 
 class StateUnusable(BridgeError):

@@ -146,13 +146,13 @@ class Store:
     ) -> None:
         """A message has its end; its answer's parts go into the outbox in the same commit.
 
-        A ``session`` is taken over for the chat, unless it is None. Of ``chat_state`` the people
+        A ``session`` is taken over for the chat, unless it is empty. Of ``chat_state`` the people
         seen and ``bot_run`` are stored.
         """
         with self._commit() as run:
             if chat_state is not None:
                 progress.store_people(run, chat, chat_state)
-            if session is not None:
+            if session:
                 progress.store_session(run, chat, session)
             progress.settle(run, chat, message, self._wall())
             outbox.append(run, parts)

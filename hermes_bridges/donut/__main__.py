@@ -1,0 +1,5 @@
+"""``python -m hermes_bridges.donut``."""
+
+from hermes_bridges.donut.service import main
+
+raise SystemExit(main())
