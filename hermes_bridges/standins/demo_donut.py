@@ -122,6 +122,7 @@ class Scene:
             _GATEWAY_SECONDS,
         )
         if gateway.poll() is not None:
+            tell("hermes", host.last_words())
             raise DemoFailed(f"the gateway of Hermes ended, exit code {gateway.returncode}")
         return f"http://127.0.0.1:{port}"
 

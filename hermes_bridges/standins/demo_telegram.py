@@ -122,6 +122,7 @@ def _play(loop: Loop) -> None:
         "the gateway did not connect",
     )
     if gateway.poll() is not None:
+        tell("hermes", loop.host.last_words())
         raise DemoFailed(f"the gateway ended, exit code {gateway.returncode}")
     tell("demo", "3. Is everything ready?")
     if re.search(r"^ready +yes$", loop.run("status", "bridge-telegram", "status"), re.M) is None:

@@ -121,8 +121,8 @@ def test_a_bridge_that_dies_is_told(terminal: Terminal) -> None:
 
 
 def test_a_gateway_that_does_not_start_is_told(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "hermes").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "hermes").write_text("#!/bin/sh\necho 'no room'\nexit 3\n")
     (tmp_path / "hermes").chmod(0o755)
     run = start("donut", "--auto", PATH=f"{tmp_path}:/usr/bin:/bin")
-    assert run.end() == 1
+    assert run.end() == 1 and "hermes │ no room" in run.said
     assert "demo: failed: the gateway of Hermes ended, exit code 3" in run.said
