@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 import random
@@ -461,8 +462,10 @@ def test_10_000_keys_seen_and_threads_and_memory_are_back_to_base(counts):
     see(2000)
     before = rss()
     see(8000)
-    # The test's own list of what was handled is in it.
-    assert rss() - before < 8 << 20
+    gc.collect()
+    assert not [found for found in gc.get_objects() if isinstance(found, Lane)]
+    # Most of it is the test's own list, and what a measured coverage keeps for each thread.
+    assert rss() - before < 24 << 20
     rig.end()
 
 
