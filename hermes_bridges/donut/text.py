@@ -173,12 +173,9 @@ def _best(text: str, low: int, top: int, found: Sequence[Fence]) -> int:
     if rank:
         return best
     end = boundary_before(text, top)
-    fence = _awkward(found, end)
-    if fence is None:
-        return end
-    # Before the block, or before its closing line.
-    side = fence.start if end <= fence.body else fence.close
-    return side if side >= low else end
+    fence = fence_at(found, end)
+    # The marks that close a block stay whole.
+    return fence.close if fence and low <= fence.close < end else end
 
 
 def _place(text: str, run: re.Match[str], top: int) -> tuple[int, int]:
@@ -196,7 +193,7 @@ def _place(text: str, run: re.Match[str], top: int) -> tuple[int, int]:
     return end, _WORD
 
 
-def _awkward(found: Sequence[Fence], at: int) -> Fence | None:
-    """The code block that a cut at ``at`` would part at, or inside, one of its fences."""
+def _awkward(found: Sequence[Fence], at: int) -> bool:
+    """Whether a cut at ``at`` would part a code block at, or inside, one of its fences."""
     fence = fence_at(found, at)
-    return fence if fence and not fence.body < at < fence.close else None
+    return fence is not None and not fence.body < at < fence.close

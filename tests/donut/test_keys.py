@@ -15,7 +15,9 @@ ALIKE = [
     "None", "none", "", "_", "%", ".", ":", "5", "05", "-5", "é", "e\u0301", "чат—1", "a\nb", " x",
     "x ", "x", "😀", "/", "..", "0", "h", "x" * 300, "x" * 301, "X" * 300, "\ufffd", "\ud83d",
 ]  # fmt: skip
-ids = st.one_of(st.sampled_from(ALIKE), st.text("aA:._%-3 ", max_size=6), st.text(max_size=4))
+ids = st.one_of(
+    st.sampled_from(ALIKE), st.text("a:.", max_size=3), st.text("aA:._%-3 "), st.text(max_size=4)
+)
 bots = st.none() | ids
 
 
@@ -75,6 +77,23 @@ def test_KH21_different_messages_have_different_keys(one, other, part: int) -> N
     }
     assert len(names) == (3 if one == other else 6)
     assert all(map(HEADER.fullmatch, names))
+
+
+@pytest.mark.parametrize("sign", [*":._%- ", "\n", "%3a", "_3a"])
+def test_KH21_no_sign_inside_an_id_parts_it(sign: str) -> None:
+    one, other = ("a", f"b{sign}c"), (f"a{sign}b", "c")
+    assert keys.session_id(*one, 0) != keys.session_id(*other, 0)
+    assert keys.session_key(*one) != keys.session_key(*other)
+    assert (
+        len(
+            {
+                keys.run_key(*one, "d"),
+                keys.run_key(*other, "d"),
+                keys.run_key("a", "b", f"c{sign}d"),
+            }
+        )
+        == 3
+    )
 
 
 def test_a_hash_stands_for_nothing_else() -> None:

@@ -33,9 +33,12 @@ CHARACTERS = [
     *WHOLE, "\n\n", "\t", "\u200b", "- ", "`",
     "\n```\n", "\n```python\n", "\n~~~\n", "\n   ````\n",
 ]  # fmt: skip
-characters = st.lists(st.tuples(st.sampled_from(CHARACTERS), st.integers(1, 120)), max_size=30).map(
-    lambda drawn: [character for character, times in drawn for _ in range(times)]
-)
+
+
+def runs_of(piece: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Texts of a few kB: runs of pieces, since a drawn text alone is hardly ever long."""
+    run = st.tuples(st.lists(piece, min_size=1, max_size=6), st.sampled_from([1, 3, 40, 200]))
+    return st.lists(run, max_size=8).map(lambda runs: "".join("".join(of) * n for of, n in runs))
 
 
 def size(text: str) -> int:
@@ -71,16 +74,20 @@ def checked(
     return posts
 
 
-@given(characters, st.booleans(), st.booleans())
+@given(runs_of(st.sampled_from(CHARACTERS)), st.booleans(), st.booleans())
 def test_any_answer_becomes_posts_that_the_hub_takes(
-    drawn: list[str], markdown: bool, cut_short: bool
+    answer: str, markdown: bool, cut_short: bool
 ) -> None:
-    checked("".join(drawn), markdown=markdown, limit=SMALL, cut_short=cut_short)
+    checked(answer, markdown=markdown, limit=SMALL, cut_short=cut_short)
 
 
-@given(st.lists(st.sampled_from(WHOLE), min_size=60, max_size=400))
-def test_no_character_is_parted(drawn: list[str]) -> None:
-    drawn = ["<", *drawn, ">"]
+@given(
+    st.lists(st.sampled_from(WHOLE), min_size=1, max_size=9)
+    | st.lists(st.sampled_from([c for c in WHOLE if not c[-1].isspace()]), min_size=1, max_size=9),
+    st.integers(10, 200),
+)
+def test_no_character_is_parted(drawn: list[str], times: int) -> None:
+    drawn = ["<", *drawn * times, ">"]
     text = "".join(drawn)
     assume(clean(text, SMALL) == text)
     ends = set(accumulate(map(len, drawn)))
@@ -90,12 +97,16 @@ def test_no_character_is_parted(drawn: list[str]) -> None:
         assert at in ends
 
 
-@given(st.text(max_size=3000), st.booleans())
+@given(runs_of(st.characters(codec="utf-8")), st.booleans())
 def test_any_text_at_all_is_cut(answer: str, markdown: bool) -> None:
     checked(answer, markdown=markdown, limit=SMALL)
 
 
-@given(st.text(st.sampled_from("`~ \n\r\tab>-1.é"), max_size=3000))
+@given(
+    runs_of(
+        st.sampled_from(["`", "```", "~~~", "`" * 70, " ", "\n", "\r", "\n```", "a", "- ", "é"])
+    )
+)
 def test_any_heap_of_fences_is_cut(answer: str) -> None:
     checked(answer, markdown=True, limit=SMALL)
 
@@ -265,8 +276,9 @@ def test_a_part_shows_something() -> None:
     assert posts[1] == "☎\ufe0f"
 
 
-code_lines = st.lists(st.integers(0, 90).map(lambda count: "c " * count + "c"), max_size=30)
-prose_lines = st.lists(st.integers(0, 90).map(lambda count: "p " * count + "p"), max_size=9)
+lengths = st.lists(st.sampled_from([0, 3, 30, 60, 99]), max_size=12)
+code_lines = lengths.map(lambda counts: ["c " * n + "c" * (5 * n + 1) for n in counts])
+prose_lines = lengths.map(lambda counts: ["p " * n + "p" for n in counts])
 blocks = st.one_of(
     st.tuples(
         st.sampled_from(["```", "````", "~~~", "  ~~~~~"]),
@@ -277,7 +289,7 @@ blocks = st.one_of(
 )
 
 
-@given(st.lists(blocks, max_size=8), st.booleans())
+@given(st.lists(blocks, min_size=2, max_size=6), st.booleans())
 def test_code_stays_code_in_every_part(document: list, closed: bool) -> None:
     lines: list[str] = []
     for block in document:
@@ -288,7 +300,17 @@ def test_code_stays_code_in_every_part(document: list, closed: bool) -> None:
             lines += [fence + info, *code, fence]
     if not closed and lines:
         lines += ["```", "c c c c"]
-    for post in checked("\n".join(lines), markdown=True, limit=SMALL):
+    look_at_the_code(checked("\n".join(lines), markdown=True, limit=SMALL))
+
+
+def test_the_marks_that_close_a_block_stay_whole() -> None:
+    for count in range(SMALL - 40, SMALL):
+        answer = "~~~~~~~~~\n" + "c" * count + "\n~~~~~~~~~\n" + "p" * 100
+        look_at_the_code(checked(answer, markdown=True, limit=SMALL))
+
+
+def look_at_the_code(posts: list[str]) -> None:
+    for post in posts:
         opened = ""
         for line in post.removesuffix(TOO_LONG).split("\n"):
             mark = re.match(r" *(`{3,}|~{3,})", line)
