@@ -74,6 +74,7 @@ class Intake:
         self._bot_id: protocol.Id | None = None
         self._username: str | None = None
         self._stranger = False
+        self._adopted = False
         # The last event of a replay that is going on, and how many of its events came.
         self._replay_end: str | None = None
         self._replayed = 0
@@ -118,12 +119,6 @@ class Intake:
             self._waker.wake()
 
     # On the intake's thread.
-
-    def adopt(self) -> None:
-        """Queue what was kept for a hub that has no event ids; before the threads start."""
-        for message in self._store.kept():
-            self._ledger.arrive(None, message.chat, message.message, self._clock())
-            self._queue(message, self._text(message), force=True)
 
     def step(self, now: float) -> float | None:
         for _ in range(_A_TURN):
@@ -209,6 +204,7 @@ class Intake:
         self._username = connected.username
         self._met(bot or known)
         self._confirm()
+        self._adopt()
         newest = connected.last_event_id
         asked = self._dialled_with
         self._replay_end = newest if asked is not None and newest != asked else None
@@ -221,6 +217,15 @@ class Intake:
                 self._status.count("gaps")
                 _log.warning("the hub did not take the last event's id: begun with live events")
             self._ledger.start_at(newest)
+
+    def _adopt(self) -> None:
+        """Once: queue what an earlier process kept for a hub that has no event ids."""
+        if self._adopted:
+            return
+        self._adopted = True
+        for message in self._store.kept():
+            self._ledger.arrive(None, message.chat, message.message, self._clock())
+            self._queue(message, self._text(message), force=True)
 
     def _judge(self, message: Message, replay: bool, now: float) -> None:
         chat, key = message.chat, message.message

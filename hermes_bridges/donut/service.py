@@ -201,7 +201,6 @@ class _Daemon:
         link.refused_cursor = intake.without_cursor
         if settings.exit_on_auth_failure:
             link.refused_token = lambda: service.fail(EXIT_CONFIG)
-        intake.adopt()
 
         def tick(now: float) -> float | None:
             status.set("queued", chats.queued)
@@ -220,7 +219,7 @@ class _Daemon:
             on_stop=on_stop,
             exits=True,
         )
-        service.add("donut.stream", stream, stop_rank=0, limit=30.0)
+        service.add("donut.stream", stream, stop_rank=0, limit=60.0)
         service.add("donut.chats", chats, stop_rank=0, overdue=busy)
         service.add("donut.upkeep", Upkeep(store, chats, status), 0, limit=_STEP_LIMIT)
         service.add("donut.intake", intake, stop_rank=1, limit=_STEP_LIMIT)
