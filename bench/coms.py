@@ -12,7 +12,6 @@ when a measure of ours could not be taken.
 import argparse
 import json
 import os
-import platform
 import random
 import resource
 import shlex
@@ -22,6 +21,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from report import machine, spread, table
 from rig import Fault, Rig, pause, wait
 
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -187,17 +187,10 @@ def run(options: argparse.Namespace) -> list[dict[str, Values]]:
     return rounds
 
 
-def spread(values: list[float], digits: int = 1) -> str:
-    if not values:
-        return "failed"
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle:.{digits}f} ({low:.{digits}f} … {high:.{digits}f})"
-
-
-def table(rounds: list[dict[str, Values]], names: list[str]) -> str:
+def figures(rounds: list[dict[str, Values]], names: list[str]) -> str:
     versus = "vs" in rounds[0]
     head = ["measure", "unit", "ours", *(["vs", "ours / vs"] if versus else [])]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     for name in names:
         what, unit = MEASURES[name]
         ours = [taken["ours"][name] for taken in rounds if name in taken["ours"]]
@@ -212,16 +205,7 @@ def table(rounds: list[dict[str, Values]], names: list[str]) -> str:
             ]
             row += [spread(theirs, digits), spread(ratios, 2) if ratios else "-"]
         rows.append(row)
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def machine() -> dict[str, object]:
-    return {
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processors": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
+    return table(rows)
 
 
 def main() -> int:
@@ -259,7 +243,7 @@ def main() -> int:
                 file.write(text)
     if options.json != "-":
         print(" · ".join(str(value) for value in machine().values()))
-        print(table(rounds, names))
+        print(figures(rounds, names))
     return 0 if all(name in taken["ours"] for taken in rounds for name in names) else 1
 
 
