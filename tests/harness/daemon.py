@@ -1,7 +1,7 @@
 """The real daemon under a private HOME: start it, stop it, kill it, look at what it left.
 
 `Home` is the directory layout of contract section 1, `Hermes` installs and drives the fake
-`hermes` command, `Daemon` is one process. `wait` is the only way to wait for anything.
+`hermes` command, `Daemon` is one process.
 """
 
 from __future__ import annotations
@@ -10,59 +10,27 @@ import contextlib
 import marshal
 import os
 import re
-import signal
 import stat
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import IO, Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from . import journal, judge, wire
+from .process import CHECKOUT as CHECKOUT
+from .process import INHERITED as INHERITED
+from .process import Process
+from .process import alive as alive
+from .process import stays as stays
+from .process import wait as wait
 
-CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMMAND = (sys.executable, "-m", "hermes_bridges.coms")
-# Coverage of the daemon, and the mark by which a test session finds what outlived it.
-INHERITED = ("COVERAGE_", "HERMES_BRIDGES_TEST_SESSION")
 READY = re.compile(r"^coms-hermes-bridge: (\S+)@(\S+) listening \((.*)\)$", re.MULTILINE)
 HEADER = re.compile(r"\[HUB-Q:([^\]]*)\]")
 # The first sign of a text tells what it is: the question itself, or one of the notes about it.
 KINDS = {"❓": "question", "✖": "cancel_note", "⌛": "timeout_note", "ℹ": "late_note"}
 
-T = TypeVar("T")
 Fields = dict[str, Any]
-
-
-def wait(predicate: Callable[[], T | None], deadline: float = 10.0, what: str = "") -> T:
-    """Calls `predicate` until it is true and returns what it said; fails after `deadline` s."""
-    end = time.monotonic() + deadline
-    pause = 0.002
-    while True:
-        value = predicate()
-        if value:
-            return value
-        if time.monotonic() >= end:
-            raise AssertionError(f"not within {deadline:g} s: {what or predicate!r} ({value!r})")
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.02)
-
-
-def stays(predicate: Callable[[], object], seconds: float, what: str = "") -> None:
-    """Fails as soon as `predicate` is false within the next `seconds`."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        assert predicate(), f"did not stay so: {what or predicate!r}"
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def mode(path: str) -> int:
@@ -276,13 +244,7 @@ class Hermes:
         return most
 
 
-def _pump(pipe: IO[bytes], path: str) -> None:
-    with pipe, open(path, "ab", buffering=0) as file:
-        while chunk := os.read(pipe.fileno(), 65536):
-            file.write(chunk)
-
-
-class Daemon:
+class Daemon(Process):
     """One daemon process and everything to be seen of it from outside."""
 
     def __init__(
@@ -297,165 +259,59 @@ class Daemon:
         pump: bool = False,
     ) -> None:
         """environ: additions to the environment below; a value of None takes a name out.
-        pump: stdout and stderr go through a pipe, for a daemon that may not write to files.
+        umask, pump: as for `Process`.
         """
         self.home = home
         self.project = project
         self.name = name
-        self.command = [*command, *flags]
+        words = [*command, *flags]
         if project != "default":
-            self.command += ["--project", project]
+            words += ["--project", project]
         if name != "user-remote":
-            self.command += ["--name", name]
-        self.environ = {
+            words += ["--name", name]
+        variables: dict[str, str | None] = {
             "HOME": home.path,
             "PATH": home.bin + ":/usr/bin:/bin",
             "PYTHONPATH": CHECKOUT,
             "LANG": "C.UTF-8",
             **{k: v for k, v in os.environ.items() if k.startswith(INHERITED)},
+            "PI_COMS_DIR": home.given_coms_dir,
+            **(environ or {}),
         }
-        if home.given_coms_dir is not None:
-            self.environ["PI_COMS_DIR"] = home.given_coms_dir
-        for key, value in (environ or {}).items():
-            if value is None:
-                self.environ.pop(key, None)
-            else:
-                self.environ[key] = value
-        self.umask = umask
-        self.pump = pump
-        self.process: subprocess.Popen[bytes] | None = None
-        self.journal = journal.Journal(os.path.join(home.journals, "daemons.ndjson"))
-        self.runs: list[str] = []
-        self.begun = self.started = 0.0  # monotonic: when it was started, when it was ready
-
-    # Life
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None, "the daemon was never started"
-        return self.process.pid
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        super().__init__(
+            words,
+            {name: value for name, value in variables.items() if value is not None},
+            home.path,
+            home.journals,
+            "daemons.ndjson",
+            umask=umask,
+            pump=pump,
+            project=project,
+            name=name,
+        )
 
     def start(self, ready: bool = True, deadline: float = 20.0) -> Daemon:
         """Starts it; with `ready` waits for the ready line and for the registry entry."""
-        assert not self.running, "the daemon runs already"
-        number = len(os.listdir(self.home.journals))
-        self.runs.append(os.path.join(self.home.journals, f"stderr-{number}-{id(self)}.txt"))
-        with open(self.runs[-1], "xb") as stderr:
-            self.begun = self._note("start")
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if self.pump else stderr,
-                stderr=subprocess.STDOUT,
-                env=self.environ,
-                cwd=self.home.path,
-                umask=self.umask,
-            )
-        if self.process.stdout is not None:
-            arguments = (self.process.stdout, self.runs[-1])
-            threading.Thread(target=_pump, args=arguments, name="pump", daemon=True).start()
+        self.launch()
         if ready:
             self.wait_ready(deadline)
         return self
 
     def wait_ready(self, deadline: float = 20.0) -> None:
-        def is_ready() -> bool:
-            if not self.running:
-                raise AssertionError(f"ended with {self.pid_and_code()}: {self.stderr()}")
-            return self.ready_line() is not None and self.entry() is not None
-
-        wait(is_ready, deadline, "ready line and registry entry")
-        self.started = self._note("ready")
+        self.wait_true(
+            lambda: self.ready_line() is not None and self.entry() is not None,
+            deadline,
+            "ready line and registry entry",
+        )
 
     def ready_line(self) -> tuple[str, str, str] | None:
         """(name, project, to) of this run's ready line."""
         found = READY.search(self.stderr())
         return (found[1], found[2], found[3]) if found else None
 
-    def send_signal(self, number: int) -> None:
-        """Sends a signal that asks the daemon to stop (or any other)."""
-        self._note("signal", number=int(number))
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """SIGKILL, and waits for the end."""
-        assert self.process is not None
-        self._note("kill")
-        self.process.kill()
-        self.process.wait()
-        self._note("dead", code=self.process.returncode)
-
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-        wait(lambda: self._state() == "T", 5.0, "the daemon is paused")
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def _state(self) -> str:
-        with open(f"/proc/{self.pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-
-    def wait_exit(self, limit: float = 2.0) -> int:
-        """The exit code (negative: the signal); fails if it takes longer than `limit` seconds."""
-        assert self.process is not None
-        try:
-            code = self.process.wait(limit)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(
-                f"the daemon still runs {limit:g} s after it was to stop: {self.stderr()[-2000:]}"
-            ) from None
-        self._note("stopped", code=code)
-        return code
-
-    def stop(self, number: int = signal.SIGTERM, limit: float = 2.0) -> int:
-        self.send_signal(number)
-        return self.wait_exit(limit)
-
     def restart(self) -> Daemon:
         assert self.stop() == 0
         return self.start()
-
-    def end(self) -> None:
-        """For clean-up: whatever state it is in, it does not run afterwards."""
-        if self.running:
-            self.kill()
-        self.journal.close()
-
-    def _note(self, what: str, **fields: Any) -> float:
-        pid = self.process.pid if self.process is not None else None
-        return self.journal.note(what, pid=pid, project=self.project, name=self.name, **fields)
-
-    def pid_and_code(self) -> str:
-        code = self.process.poll() if self.process is not None else None
-        return f"pid {self.process.pid if self.process else None}, code {code}"
-
-    # Looking inside
-
-    def stderr(self) -> str:
-        """stdout and stderr of this run."""
-        return self._read(self.runs[-1]) if self.runs else ""
-
-    def all_stderr(self) -> str:
-        return "".join(map(self._read, self.runs))
-
-    @staticmethod
-    def _read(path: str) -> str:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-
-    def assert_no_traceback(self) -> None:
-        text = self.all_stderr()
-        for sign in (
-            "Traceback (most recent call last)",
-            "Exception in thread",
-            "Exception ignored",
-        ):
-            assert sign not in text, text[-6000:]
 
     def entry(self) -> Fields | None:
         """The registry entry of this process, whatever name it got."""
@@ -482,37 +338,3 @@ class Daemon:
         reply = self.ask(wire.ping("p"), limit)
         assert reply["type"] == "pong" and reply["msg_id"] == "p", reply
         return time.monotonic() - begin
-
-    def memory(self) -> int:
-        """Resident bytes."""
-        with open(f"/proc/{self.pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def cpu(self) -> float:
-        """Processor seconds used so far, children not counted."""
-        with open(f"/proc/{self.pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def open_files(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-    def open_sockets(self) -> int:
-        """As `open_files`, but only sockets: files come and go by themselves."""
-        count = 0
-        for name in os.listdir(f"/proc/{self.pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                count += os.readlink(f"/proc/{self.pid}/fd/{name}").startswith("socket:")
-        return count
-
-    def children(self) -> list[int]:
-        """Processes whose parent is the daemon."""
-        found = []
-        for name in os.listdir("/proc"):
-            if not name.isdigit():
-                continue
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                with open(f"/proc/{name}/stat") as file:
-                    if int(file.read().rpartition(")")[2].split()[1]) == self.pid:
-                        found.append(int(name))
-        return found
