@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import sys
 import threading
@@ -220,7 +221,8 @@ class _Daemon:
             exits=True,
         )
         service.add("donut.stream", stream, stop_rank=0, limit=60.0)
-        service.add("donut.chats", chats, stop_rank=0, overdue=busy)
+        # Its own steps are nothing; its end takes as long as the messages in hand.
+        service.add("donut.chats", chats, stop_rank=0, limit=math.inf, overdue=busy)
         service.add("donut.upkeep", Upkeep(store, chats, status), 0, limit=_STEP_LIMIT)
         service.add("donut.intake", intake, stop_rank=1, limit=_STEP_LIMIT)
         if settings.typing_url:
