@@ -57,9 +57,9 @@ def _session_name(bot: str | None, chat: str) -> str:
 
 
 def _escape(text: str | None, unsafe: re.Pattern[str], sign: str) -> str:
-    """Write each unsafe character as its bytes in hex; None is the bare sign, as no text is."""
-    if text is None:
-        return sign
+    """Write each unsafe character as its bytes in hex; None and an empty text as signs alone."""
+    if not text:
+        return sign if text is None else 2 * sign
     return unsafe.sub(
         lambda char: "".join(
             f"{sign}{byte:02x}" for byte in char[0].encode("utf-8", "surrogatepass")

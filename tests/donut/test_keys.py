@@ -21,9 +21,12 @@ ids = st.one_of(
 bots = st.none() | ids
 
 
-@pytest.mark.parametrize("chat", ["чат—1", "a\nb", " x", "x ", "x" * 300, "é" * 1024, "\r\n"])
+@pytest.mark.parametrize(
+    "chat", ["чат—1", "a\nb", " x", "x ", "x" * 300, "é" * 1024, "\r\n", "", ".."]
+)
 def test_KH20_any_chat_id_gives_names_that_a_header_takes(chat: str) -> None:
     assert SESSION.fullmatch(keys.session_id("77", chat, 0))
+    assert keys.valid_session(keys.session_id("77", chat, 0))
     assert SESSION.fullmatch(keys.session_key("77", chat))
     run = keys.run_key("77", chat, chat)
     for key in (run, keys.part_key(run, 16), keys.notice_key(run, "fallback")):
@@ -32,6 +35,7 @@ def test_KH20_any_chat_id_gives_names_that_a_header_takes(chat: str) -> None:
 
 def test_KH20_a_name_stays_the_same_from_start_to_start() -> None:
     assert keys.session_id("77", "1234", 0) == "donut.77.1234.0"
+    assert keys.session_id("77", "", 0) == "donut.77.__.0"
     assert keys.session_id(None, "чат", 3) == "donut._._d1_87_d0_b0_d1_82.3"
     assert keys.session_id("77", "x" * 300, 0) == (
         "donut_ef281e7a5f37cb6dfdfc3e5afd7740b0660053e8954a0920c15a2b38b971b0fe.0"
@@ -115,6 +119,8 @@ def test_a_session_that_may_be_taken_over(text: str) -> None:
     assert keys.valid_session(text)
 
 
-@pytest.mark.parametrize("text", [None, "", " ", "a b", "a\n", "é", "a:b", "a/b", "x" * 257, "٣"])
+@pytest.mark.parametrize(
+    "text", [None, "", " ", "a b", "a\n", "é", "a:b", "a/b", "a..b", "x" * 257, "٣"]
+)
 def test_a_session_that_may_not(text: str | None) -> None:
     assert not keys.valid_session(text)

@@ -111,6 +111,8 @@ def test_what_a_reader_can_see(text: str, visible: bool) -> None:
         ("data:image/svg+xml;charset=utf-8;base64,AA", "*"),
         ('data:text/plain;charset="utf-8",AA', "*"),
         ("data:a/b,c data:a/b,d", "* *"),
+        ("[a](data:a/b,c 'data:a/b,d') e", "* e"),
+        ("x](data:a/b,c)", "x](*)"),
         ("![a](data:a/b,c)![b](data:a/b,d)", "**"),
         ("MEDIA:/tmp/a b.png", "*"),
         ("one\nMEDIA:/tmp/a.png\r\n  MEDIA:https://x.example/y\ntwo", "one\n*\r\n*\ntwo"),
