@@ -19,6 +19,8 @@ from tests.harness.daemon import INHERITED, wait
 
 KEY = "test-key-0123456789abcdef"
 STARTED_WITHIN = 60.0
+CAP = 3
+"""How many turns the server takes at once, where its version has such a limit."""
 ANSWERED_WITHIN = 60.0  # the first turn of the oldest version takes some seconds
 _DIRECTIVE = re.compile(r"\[\[(\w+) ?(.*?)\]\]")
 
@@ -27,13 +29,18 @@ class Agent:
     """The brain of the model: it says what it has heard in this conversation so far.
 
     What the last text holds in brackets changes that: ``[[say TEXT]]``, ``[[long BYTES]]``,
-    ``[[empty]]``, ``[[fail STATUS]]``, ``[[finish REASON]]``; ``[[hold]]`` first waits for
-    ``release``. ``heard`` is how often each text has reached the model.
+    ``[[count]]`` (of the texts), ``[[empty]]``, ``[[fail STATUS]]``, ``[[finish REASON]]``,
+    ``[[tokens USED]]``; between ``hold`` and ``release`` one with ``[[hold]]`` waits. ``heard`` are
+    the texts that have come.
     """
 
     def __init__(self) -> None:
         self.heard: list[str] = []
         self._released = threading.Event()
+        self.release()
+
+    def hold(self) -> None:
+        self._released.clear()
 
     def release(self) -> None:
         self._released.set()
@@ -51,7 +58,8 @@ class Agent:
             return Reply(prose(int(found["long"])))
         if "empty" in found:
             return Reply("")
-        text = found.get("say", f"heard: {' | '.join(texts)}")
+        text = str(len(texts)) if "count" in found else f"heard: {' | '.join(texts)}"
+        text = found.get("say", text)
         tokens = int(found.get("tokens", 100))
         return Reply(text, finish=found.get("finish", "stop"), tokens=tokens)
 
@@ -109,7 +117,8 @@ class RealHermes:
             "API_SERVER_HOST": "127.0.0.1",
             "API_SERVER_PORT": str(self.port),
         }
-        self.host.write("default", "", variables=variables, **more)
+        config = {"gateway": {"api_server": {"max_concurrent_runs": CAP}}, **more}
+        self.host.write("default", "", variables=variables, **config)
 
     def start(self) -> None:
         """Start the gateway, and wait until its API server answers."""
