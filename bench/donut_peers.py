@@ -42,9 +42,9 @@ class Hub:
         # Guards all below.
         self._lock = threading.Lock()
         self._think: float | None = None
-        self._greeting: int | None = None
         self._due: list[tuple[float, int]] = []
         self._said: dict[int, float] = {}
+        self._early: dict[int, dict[str, Any]] = {}  # answers noted before their questions
         self._answers: list[Answer] = []
         self._refused: list[str] = []
         threading.Thread(target=self._live, name="people", daemon=True).start()
@@ -87,9 +87,8 @@ class Hub:
             self._hub.say(chat, TEXT)
 
     def greet(self, chat: int) -> None:
-        """One message as soon as the bot has opened its stream."""
-        with self._lock:
-            self._greeting = chat
+        """One message as soon as the bot has a stream; does not wait for that."""
+        threading.Thread(target=self._greet, args=(chat,), name="greeter", daemon=True).start()
 
     def take(self) -> list[Answer]:
         """The answers since the last time."""
@@ -112,6 +111,10 @@ class Hub:
         now = time.monotonic()
         self._hub.start_listening()
         return now
+
+    def _greet(self, chat: int) -> None:
+        if self._hub.wait(lambda: self._hub.online, 30):
+            self._hub.say(chat, TEXT)
 
     def _live(self) -> None:
         poll = select.poll()
@@ -140,11 +143,9 @@ class Hub:
         with self._lock:
             if note["what"] == "said":
                 self._said[note["message_id"]] = note["t"]
-            elif note["what"] == "send":
+                note = self._early.pop(note["message_id"], note)
+            if note["what"] == "send":
                 self._answered(note)
-            elif note["what"] == "dial" and note["status"] == 101 and self._greeting is not None:
-                heapq.heappush(self._due, (0.0, self._greeting))
-                self._greeting = None
 
     def _answered(self, note: dict[str, Any]) -> None:
         if note["status"] != 200:
@@ -153,6 +154,9 @@ class Hub:
         if note["reply_to"] is None:
             # The raw loop's, which tells in the key when it began.
             said = float(note["key"].rpartition("@")[2])
+        elif note["reply_to"] not in self._said:
+            self._early[note["reply_to"]] = note
+            return
         else:
             said = self._said.pop(note["reply_to"])
             if self._think is not None:
