@@ -27,7 +27,13 @@ OUTBOX_AGE = 24 * 3600.0
 _A_BITE = 1_000  # rows that are pruned at once; others may commit in between
 _BUSY = 5.0  # seconds to wait for another program that writes the database
 _BUSY_AT_START = 0.5
-_PASSING = {
+_REASONS = {
+    sqlite3.SQLITE_BUSY: "is locked by another program",
+    sqlite3.SQLITE_CORRUPT: "is corrupt",
+    sqlite3.SQLITE_LOCKED: "is locked by another program",
+    sqlite3.SQLITE_NOTADB: "is corrupt",
+}
+_PASSING = {  # a later start may find it otherwise
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -286,8 +292,7 @@ def _open(path: str) -> sqlite3.Connection:
         raise statedir.refusal(path, fault) from None
     except sqlite3.Error as fault:
         code = getattr(fault, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-        busy = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-        why = "is locked by another program" if busy else f"cannot be used: {fault}"
+        why = _REASONS.get(code, f"cannot be used: {fault}")
         raise StateUnusable(path, why, transient=code in _PASSING) from None
     return sql
 
