@@ -103,15 +103,12 @@ class Turns:
         """One message, or with None what waits in the outbox of the worker's chat."""
         if ask is None:
             self._poster.drain(worker, 0)
-        elif protocol.is_reset(ask.text):
-            self._begin_session(worker, ask)
         else:
             self._answer(worker, ask)
 
-    def _begin_session(self, worker: Worker, ask: Ask) -> None:
-        message = ask.message
+    def _begin_session(self, worker: Worker, message: Message, state: ChatState) -> None:
         self._store.reset(message.chat, message.message)
-        self._ledger.settle(message.chat, message.message)
+        self._settle(message, state=state)
         self._status.count("answered")
         key = keys.notice_key(self._run_key(message), "reset")
         self._poster.say(worker, _place(message), NEW_SESSION, key)
@@ -126,6 +123,9 @@ class Turns:
                 self._settle(message)
                 return
             state = _met(state, message)
+        if protocol.is_reset(ask.text):
+            self._begin_session(worker, message, state)
+            return
         if hopeless := self._hopeless(ask, earlier):
             self._tell(worker, message, *hopeless)
             self._settle(message, state=state)
