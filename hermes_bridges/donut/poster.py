@@ -122,18 +122,24 @@ class Poster:
     def say(
         self, worker: Worker, place: Place, text: str, key: str, patience: float = PATIENCE
     ) -> bool:
-        """Post a notice; True when it was posted. It is given up after ``patience`` seconds.
+        """Post a notice; False when it was surely not posted, after ``patience`` seconds at most.
 
         While an answer is stuck in the outbox it is not tried: it would come between its parts.
         """
         if self._store.outbox(worker.key) and not self.drain(worker, 0):
-            _log.warning("notice to chat %.80s not posted: an answer waits before it", worker.key)
-            return False
-        result = self._post(worker, place, text, key, patience)
-        if result.fate is not _Fate.POSTED:
+            result = _Result(_Fate.LATER, "an answer waits before it")
+        else:
+            result = self._post(worker, place, text, key, patience)
+        if result.fate is _Fate.POSTED:
+            return True
+        if result.fate is _Fate.UNKNOWN:
+            self._status.count("unknown")
+            what = "may or may not have been posted"
+        else:
             self._status.count("notices_not_posted")
-            _log.warning("notice to chat %.80s not posted: %s", worker.key, result.told)
-        return result.fate is _Fate.POSTED
+            what = "was not posted"
+        _log.warning("a notice to chat %.80s %s: %s", worker.key, what, result.told)
+        return result.fate is _Fate.UNKNOWN
 
     def _book(self, part: Part, result: _Result, alone: bool) -> None:
         if result.fate is _Fate.POSTED:
