@@ -128,7 +128,7 @@ class Intake:
             if not self._stranger:
                 self._take(raw, now)
         self._expire(now)
-        if now >= self._cursor_due:
+        if now >= self._cursor_due or self._cursor_written is None:
             self._cursor_due = now + _CURSOR_EVERY
             self._write_cursor()
         due = self._cursor_due
@@ -217,6 +217,7 @@ class Intake:
                 self._status.count("gaps")
                 _log.warning("the hub did not take the last event's id: begun with live events")
             self._ledger.start_at(newest)
+            self._write_cursor()
 
     def _adopt(self) -> None:
         """Once: queue what an earlier process kept for a hub that has no event ids."""
@@ -241,7 +242,8 @@ class Intake:
             if not is_open or arrival == "new":
                 self._ledger.settle(chat, key)
             return
-        if message.event_id is None:
+        if message.event_id is None or self._cursor_written is None:
+            # After a kill there would be nothing from which the hub could replay it.
             self._store.keep(message)
         self._queue(message, text, force=replay)
 
