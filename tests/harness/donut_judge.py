@@ -42,9 +42,11 @@ Key = tuple[str, str]  # chat and message
 INFINITE = float("inf")
 PART_LIMIT, ANSWER_LIMIT = 4_000, 48_000  # bytes (contract, section 4)
 CUT_NOTICE = 300  # characters, at most, of what says that an answer ends there
+STOPS = (2, 15)  # SIGINT, SIGTERM
 RESETS = ("/new", "/reset")
 BREADTH = 0.3  # s by which what two threads do at once may be noted in another order
 GIVEN_UP = 14.0  # s after which a post without an answer is of unknown fate
+UNDER_WAY = 0.1  # s by which a signal of typing may reach the hub after a later post
 TICK = 4.0  # s between two signals of typing
 
 
@@ -127,6 +129,7 @@ class Run:
         for note in itertools.chain(hub, hermes):
             self.of[note["what"]].append(note)
         self.starts = [n["t"] for n in bridge if n["what"] == "start"]
+        self.stops = self._stops(bridge)
         self.ends = [n["t"] for n in bridge if n["what"] in ("kill", "stopped")]
         self.dead = [n["t"] for n in bridge if n["what"] in ("dead", "stopped")]
         self.restarts = [n["t"] for n in bridge if n["what"] == "hermes_restarted"]
@@ -136,12 +139,26 @@ class Run:
         self._read_said()
         self.by_key = {self.run_key(said): said for said in self.said.values()}
         self._read_hermes(brain)
-        for note in self.of["send"]:
+        for note in sorted(self.of["send"], key=lambda n: n["began"]):
             said = self.said.get((str(note["chat_id"]), str(note["reply_to"])))
             if said is not None:
                 said.sends.append(note)
             elif note["message_id"] is not None:
                 self.strays.append(f"posted to chat {note['chat_id']}, in reply to nothing")
+
+    @staticmethod
+    def _stops(bridge: list[Note]) -> list[tuple[float, float]]:
+        """When the bridge was asked to end, and had done so, each time that it ended well."""
+        found = []
+        asked: float | None = None
+        for note in bridge:
+            if note["what"] == "signal" and note["number"] in STOPS:
+                asked = asked or note["t"]
+            elif note["what"] in ("stopped", "kill"):
+                if asked is not None and note.get("code") == 0:
+                    found.append((asked, note["t"]))
+                asked = None
+        return found
 
     def _read_said(self) -> None:
         for note in sorted(self.of["said"], key=lambda n: (int(n["event_id"] or 0), n["t"])):
@@ -220,6 +237,7 @@ class Judge:
             self.typing(chat, messages)
         self.concurrency()
         self.sessions()
+        self.stops()
         if self.rules.first_come is not None:
             self.first_come(asked, self.rules.first_come)
         self.counts["ends"] = len(self.run.ends)
@@ -445,7 +463,9 @@ class Judge:
             for call in said.calls:
                 posts = (n["began"] for n in said.posts if n["began"] > call["t"])
                 replied = min(posts, default=INFINITE)
-                spans.append((call["t"] - BREADTH, min(self._end(call) + BREADTH, replied)))
+                spans.append(
+                    (call["t"] - BREADTH, min(self._end(call) + BREADTH, replied + UNDER_WAY))
+                )
         for note in notes:
             if note["state"] != "start":
                 continue
@@ -516,6 +536,24 @@ class Judge:
         for session, owners in chats.items():
             if len(owners) > 1:
                 self.failures.append(f"session {session} is shared: {sorted(owners)}")
+
+    def stops(self) -> None:
+        """At a clean end what is on its way is finished, and nothing further is begun."""
+        for asked, ended in self.run.stops:
+            self.counts["stops"] += 1
+            for said in self.run.said.values():
+                calls = [c for c in said.calls if self.run.death_after(c["t"]) == ended]
+                if not calls:
+                    continue
+                if asked + BREADTH < calls[0]["t"]:
+                    self.fail(said, f"begun {calls[0]['t'] - asked:.3f} s after the stop began")
+                done = self.run.done.get(calls[-1]["n"])
+                if done is None or done["status"] != 200 or not asked < done["t"] < ended - BREADTH:
+                    continue
+                self.counts["finished_at_a_stop"] += 1
+                posted = [n for n in said.sends if n["began"] < ended]
+                if any(n["good"] and not n["silent"] for n in said.answers) and not posted:
+                    self.fail(said, "its answer came during a stop, and was not posted")
 
     def first_come(self, asked: dict[str, list[Said]], tolerance: float) -> None:
         """Who has waited for longer by more than the tolerance is served no later than that."""

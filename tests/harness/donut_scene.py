@@ -88,7 +88,14 @@ class Brain:
 class Bridge(Process):
     """The bridge as a child process, and what is to be seen of it from outside."""
 
-    def __init__(self, scene: DonutScene, environ: Mapping[str, str | None], *flags: str) -> None:
+    def __init__(
+        self,
+        scene: DonutScene,
+        environ: Mapping[str, str | None],
+        *flags: str,
+        command: Iterable[str] = COMMAND,
+        pump: bool = False,
+    ) -> None:
         self.scene = scene
         variables: dict[str, str | None] = {
             "HOME": scene.home,
@@ -107,11 +114,12 @@ class Bridge(Process):
             **environ,
         }
         super().__init__(
-            [*COMMAND, *flags],
+            [*command, *flags],
             {name: value for name, value in variables.items() if value is not None},
             scene.home,
             scene.journals,
             "bridge.ndjson",
+            pump=pump,
         )
 
     def start(self, ready: bool = True, deadline: float = 20.0) -> Bridge:
@@ -167,6 +175,7 @@ class DonutScene:
         hub: Mapping[str, Any] | None = None,
         hermes: Mapping[str, Any] | None = None,
         rules: Mapping[str, Any] | None = None,
+        pump: bool = False,
         **environ: str | None,
     ) -> None:
         self.root = root
@@ -177,8 +186,9 @@ class DonutScene:
         self.hub = DonutHub(token=TOKEN, journal=self._path("hub"), **(hub or {}))
         options: dict[str, Any] = {"key": KEY, "journal": self._path("hermes"), **(hermes or {})}
         self.hermes = HermesApi(self.brain, **{"cap": 0, **options})
+        self.environ = environ
         self.bridges: list[Bridge] = []
-        self.bridge = self.another(environ)
+        self.bridge = self.another(pump=pump)
         self.judged_by = self._rules(environ, rules or {})
         self.bridge.journal.note("rules", **self.judged_by)
         # Guards the chats and the numbers: messages are said by several threads.
@@ -203,9 +213,9 @@ class DonutScene:
             **rules,
         }
 
-    def another(self, environ: Mapping[str, str | None], *flags: str) -> Bridge:
-        """One more bridge, not started; the first one is `bridge`."""
-        bridge = Bridge(self, environ, *flags)
+    def another(self, *flags: str, **options: Any) -> Bridge:
+        """One more bridge with the same variables, not started; the first one is `bridge`."""
+        bridge = Bridge(self, self.environ, *flags, **options)
         self.bridges.append(bridge)
         return bridge
 

@@ -357,7 +357,27 @@ def lost_within_the_replay(story: Story) -> None:
         story.turn(n)
 
 
+def stop(story: Story, asked: float, ended: float) -> None:
+    story.bridge.append({"t": asked, "what": "signal", "number": 15})
+    story.bridge.append({"t": ended, "what": "stopped", "code": 0})
+
+
+def begun_during_a_stop(story: Story) -> None:
+    stop(story, 0.5, 2.0)
+    story.turn(1)
+
+
+def not_posted_at_a_stop(story: Story) -> None:
+    story.heard(1)
+    story.call(1, 1.1, 1.2)
+    stop(story, 1.15, 1.9)
+    story.bridge.append({"t": 2.0, "what": "start"})
+    story.post(1, 2.5)
+
+
 MISTREATED: dict[Callable[[Story], None], str] = {
+    begun_during_a_stop: "after the stop began",
+    not_posted_at_a_stop: "came during a stop",
     unanswered: "never answered",
     never_sent_on: "never answered",
     answer_lost: "its answer was lost",
@@ -491,10 +511,16 @@ def part_of_unknown_fate(story: Story) -> None:
     story.hub[-1] |= {"status": None, "message_id": None}
 
 
+def finished_at_a_stop(story: Story) -> None:
+    story.turn(1)
+    stop(story, 1.15, 1.9)
+
+
 ALLOWED: dict[Callable[[Story], None], str] = {
     repeat_around_a_kill: "repeats",
     copy_around_a_kill: "copies",
     sent_again_without_an_answer: "answered",
+    finished_at_a_stop: "finished_at_a_stop",
     joined_by_the_next_process: "joined",
     run_again_by_another_hermes: "run_again",
     told_of_a_failure: "told",
