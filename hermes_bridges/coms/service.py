@@ -30,7 +30,7 @@ from hermes_bridges.coms.verbs import VERBS
 from hermes_bridges.core import files, logs
 from hermes_bridges.core.eventlog import EventLog
 from hermes_bridges.core.hermes_cli import HermesCli
-from hermes_bridges.core.sdnotify import Notifier
+from hermes_bridges.core.lifesigns import Lifesigns
 from hermes_bridges.core.service import Service
 from hermes_bridges.core.status import Status
 from hermes_bridges.core.waker import Waker
@@ -87,8 +87,8 @@ class _Daemon:
     ) -> None:
         self._settings = settings
         self._redactor = redactor
+        self._environ = environ
         self._hermes = HermesCli(environ, settings.hermes_profile)
-        self._notifier = Notifier(environ)
         self._registry = Registry(settings.coms_dir, settings.project)
         self._session = new_ulid(int(time.time() * 1000), os.urandom(10))
         self._endpoint = self._registry.endpoint(self._session)
@@ -101,12 +101,15 @@ class _Daemon:
             naming.enter_context(self._registry.lock())
             name = self._name()
             status = Status(self._settings.status_path(name))
+            signs = Lifesigns(self._environ, status, self._redactor)
+            cleanup.callback(signs.close)
+            self._introduce(status, name)
             records = self._open_records(name, status)
             cleanup.callback(records.close)
             event_log = EventLog(self._settings.log_path, on_fault=_log.error)
             cleanup.callback(event_log.close)
             presence = Presence(self._registry, name, self._session, self._endpoint)
-            service = self._assemble(presence, records, event_log, status)
+            service = self._assemble(presence, records, event_log, status, signs)
 
             def publish() -> None:
                 presence.publish()
@@ -116,11 +119,23 @@ class _Daemon:
             code = service.run(publish)
             if code == 0:
                 status.remove()
+            else:
+                signs.stopped(code)
         if service.hung:
             # A thread that does not end must not keep the process.
             sys.stderr.flush()
             os._exit(code)
         return code
+
+    def _introduce(self, status: Status, name: str) -> None:
+        """What tells those who find the status file where to look further."""
+        settings = self._settings
+        status.set("name", name)
+        status.set("project", settings.project)
+        status.set("session", self._session)
+        status.set("coms_dir", settings.coms_dir)
+        status.set("questions_dir", settings.questions_dir)
+        status.set("event_log", settings.log_path)
 
     def _make_directories(self) -> None:
         self._registry.prepare()
@@ -160,7 +175,12 @@ class _Daemon:
         return records
 
     def _assemble(
-        self, presence: Presence, records: Records, event_log: EventLog, status: Status
+        self,
+        presence: Presence,
+        records: Records,
+        event_log: EventLog,
+        status: Status,
+        signs: Lifesigns,
     ) -> Service:
         settings = self._settings
         admission, inbox = Admission(), Inbox()
@@ -188,11 +208,12 @@ class _Daemon:
         def tick(now: float) -> float | None:
             status.set("peers", dict(listener.counts))
             status.set("log_lost", event_log.lost)
+            signs.beat(now)
             return status.write_if_due(now)
 
         service = Service(
             PROGRAM,
-            self._notifier,
+            signs,
             tick=tick,
             describe=lambda: f"{presence.name}@{settings.project}: {len(book.open)} open",
             exits=True,

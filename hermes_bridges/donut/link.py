@@ -4,12 +4,14 @@ import logging
 from collections.abc import Callable
 
 from hermes_bridges.core.dial import Target
+from hermes_bridges.core.eventlog import iso_now
 from hermes_bridges.core.frames import Oversized
 from hermes_bridges.core.status import Status
 from hermes_bridges.core.stream import Lost, Opened, Refused, State
 from hermes_bridges.donut import protocol
 
 _CURSOR_REFUSALS = (400, 404, 410)
+_REASON_MOST = 300
 
 _log = logging.getLogger("hermes_bridges.donut.link")
 
@@ -21,15 +23,18 @@ class Link:
     ``refused_token`` when it does not take the token.
     """
 
-    def __init__(self, url: str, token: str, status: Status) -> None:
+    def __init__(
+        self, url: str, token: str, status: Status, redact: Callable[[str], str] = str
+    ) -> None:
         self.refused_cursor: Callable[[], None] = _nothing
         self.refused_token: Callable[[], None] = _nothing
         self._url = url
         self._headers = (("Authorization", f"Bearer {token}"),)
         self._status = status
+        self._redact = redact
         self._resumed = False
-        self._text = "connecting"
-        status.set("connection", self._text)
+        self._text = ""
+        self._say("connecting")
 
     def target(self, last_event_id: str | None) -> Target:
         """Where to dial, to go on after that event."""
@@ -49,16 +54,18 @@ class Link:
         if isinstance(state, Opened):
             self._say("connected")
             return
-        self._say("disconnected")
+        if isinstance(state, Refused) and state.auth:
+            self._say("the hub refuses DONUT_BOT_TOKEN")
+        else:
+            self._say("disconnected")
+        self._status.set("connection_fault", self._redact(state.reason)[:_REASON_MOST])
         if isinstance(state, Lost):
             self._status.count("reconnects")
-            return
-        if isinstance(state, Refused):
+        else:
             self._refused(state)
 
     def _refused(self, state: Refused) -> None:
         if state.auth:
-            self._say("the hub refuses DONUT_BOT_TOKEN")
             _log.error(
                 "the hub refuses DONUT_BOT_TOKEN (%s): it may be wrong, or have been replaced",
                 state.reason,
@@ -68,8 +75,10 @@ class Link:
             self.refused_cursor()
 
     def _say(self, text: str) -> None:
-        self._text = text
-        self._status.set("connection", text)
+        if text != self._text:
+            self._text = text
+            self._status.set("connection", text)
+            self._status.set("connection_since", iso_now())
 
 
 def _nothing() -> None:

@@ -14,7 +14,7 @@ from hermes_bridges.core.breaker import Breaker
 from hermes_bridges.core.chats import Chats
 from hermes_bridges.core.deadlines import Deadlines
 from hermes_bridges.core.httpclient import Clients, HttpClient
-from hermes_bridges.core.sdnotify import Notifier
+from hermes_bridges.core.lifesigns import Lifesigns
 from hermes_bridges.core.service import Service
 from hermes_bridges.core.slots import Slots
 from hermes_bridges.core.status import Status
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
             return check.run(settings)
         if settings.reset_state:
             return _reset(settings)
-        return _Daemon(settings, environ).run()
+        return _Daemon(settings, environ, redactor).run()
     except KeyboardInterrupt:
         # Before the handlers stand.
         return 130
@@ -94,9 +94,12 @@ def _reset(settings: Settings) -> int:
 class _Daemon:
     """Everything that lives as long as the process; made and run by the main thread."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str], redactor: logs.Redactor
+    ) -> None:
         self._settings = settings
-        self._notifier = Notifier(environ)
+        self._environ = environ
+        self._redactor = redactor
 
     def run(self) -> int:
         """Start, serve until the end; BridgeError or OSError for a fault at the start."""
@@ -107,18 +110,22 @@ class _Daemon:
             cleanup.callback(store.close)
             files.remove_stale_temps(directory)
             status = Status(os.path.join(directory, "status.json"))
-            service = self._assemble(store, status, cleanup)
+            signs = Lifesigns(self._environ, status, self._redactor)
+            cleanup.callback(signs.close)
+            service = self._assemble(store, status, signs, cleanup)
             code = service.run()
-            status.write()
             if service.hurried and code == 0:
                 code = EXIT_FAULT
+            signs.stopped(code)
             if service.hung:
                 # What is in flight stays unsettled, and comes again; nothing else is held.
                 sys.stderr.flush()
                 os._exit(code)
         return code
 
-    def _assemble(self, store: Store, status: Status, cleanup: contextlib.ExitStack) -> Service:
+    def _assemble(
+        self, store: Store, status: Status, signs: Lifesigns, cleanup: contextlib.ExitStack
+    ) -> Service:
         settings = self._settings
         stopping, slots = threading.Event(), Slots(settings.max_concurrent)
 
@@ -179,7 +186,7 @@ class _Daemon:
             settings.idle_timeout,
             on_drained=lambda chat: intake.drained(chat),
         )
-        link = Link(settings.stream_url, settings.bot_token, status)
+        link = Link(settings.stream_url, settings.bot_token, status, self._redactor)
         stream = Stream(
             lambda: link.target(intake.resume_from()),
             lambda raw: intake.offer(raw),
@@ -209,11 +216,12 @@ class _Daemon:
             status.set("workers", chats.workers)
             status.set("outbox", store.outbox_size())
             status.set("breaker", {"state": breaker.state, "seconds": round(now - breaker.since)})
+            signs.beat(now)
             return status.write_if_due(now)
 
         service = Service(
             PROGRAM,
-            self._notifier,
+            signs,
             grace=settings.shutdown_grace,
             tick=tick,
             describe=link.describe,
