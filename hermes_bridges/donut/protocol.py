@@ -18,6 +18,7 @@ NAME_MAX = 64  # characters
 DELAY_MAX = 86_400.0  # seconds; a longer wait is taken for a fault
 _RESETS = ("/new", "/reset")
 _TYPE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Line ends are gone by then; these turn the reading order around.
 _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -147,6 +148,8 @@ def body_retry_after(body: bytes) -> float | None:
     """Return the seconds to wait that the body of a refusal names, if it does."""
     answer = _object(body) or {}
     for found in (answer.get("retry_after"), _nested(answer, "error", "retry_after")):
+        if isinstance(found, str) and _SECONDS.fullmatch(found.strip()):
+            found = float(found)
         if isinstance(found, (int, float)) and not isinstance(found, bool):
             return float(found) if 0 <= found <= DELAY_MAX else None
     return None
