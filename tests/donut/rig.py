@@ -95,6 +95,7 @@ class Rig:
         fallback: str = FALLBACK,
         interval: float = 60.0,
         token: str = TOKEN,
+        send_url: str | None = None,
         markdown: bool = True,
         bot: str | None = str(BOT),
     ) -> None:
@@ -115,7 +116,7 @@ class Rig:
         self.paused: list[tuple[str, float]] = []
         self.clients = Clients(lambda: HttpClient(self.deadlines), 16)
         self.poster = Poster(
-            self.hub.send_url,
+            send_url or self.hub.send_url,
             token,
             "MD" if markdown else "TX",
             self.clients,
@@ -125,7 +126,7 @@ class Rig:
             lambda chat, until: self.paused.append((chat, until - clock())),
             clock=clock,
             wall=wall,
-            rand=lambda: 0.0,
+            rand=lambda: 1.0,
         )
         hermes = Hermes(
             self.api.base_url,
@@ -134,7 +135,7 @@ class Rig:
             self.time,
             clock=clock,
             wall=wall,
-            rand=lambda: 0.0,
+            rand=lambda: 1.0,
         )
         self.turns = Turns(
             Policy("hermes-agent", timeout, fallback, interval, markdown),
