@@ -267,7 +267,7 @@ def test_kept_messages_come_back_whole_until_they_are_settled(store: Store, agai
 
 def test_a_commit_that_fails_stores_nothing(store: Store):
     store.begin("c", "m", "s", False, ChatState())
-    odd = part(2)._replace(text=None)
+    odd = part(2)._replace(text=None)  # type: ignore[arg-type]
     with pytest.raises(StateFailed) as caught:
         store.settle("c", "m", session="s2", parts=[part(1), odd])
     assert "donut.sqlite3" in str(caught.value)
