@@ -121,7 +121,7 @@ class RealHermes:
         self.host.write("default", "", variables=variables, **config)
 
     def start(self) -> None:
-        """Start the gateway, and wait until its API server answers."""
+        """Start the gateway, and wait until its API server has answered a turn."""
         process = self.host.start()
         wait(
             lambda: self.is_up() or process.poll() is not None,
@@ -129,6 +129,8 @@ class RealHermes:
             f"hermes {self.version}",
         )
         assert process.poll() is None, self.said()
+        # While they are still starting, newer versions fail a turn now and then.
+        wait(lambda: self.ask("warm", "warm").status == 200, ANSWERED_WITHIN, "a first turn")
 
     def stop(self) -> None:
         """End the gateway; its port refuses connections afterwards."""

@@ -161,7 +161,7 @@ def test_a_conversation_that_hermes_compresses_goes_on(make: MakeSite) -> None:
 
 def test_a_repeated_request_joins_the_run(make: MakeSite) -> None:
     site = make()
-    site.ask(1, "one")
+    assert site.ask(1, "one") == "heard: one"
     text = f"[[hold]] for bot {site.hub.bot_id}"
     site.hermes.agent.hold()
     asked = site.hub.say(1, text)
