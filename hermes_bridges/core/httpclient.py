@@ -227,7 +227,7 @@ class _Adapter(HTTPAdapter):
         return self._pool
 
     def cert_verify(self, *args: Any) -> None:
-        """Nothing: requests would take its own authorities, the pool has the system's."""
+        """Nothing: requests would name its own authorities; the wire has the system's."""
 
     def close(self) -> None:
         super().close()

@@ -100,14 +100,28 @@ def test_a_read_of_another_thread_ends_at_its_time(pair) -> None:
 
 
 def test_an_earlier_time_overtakes_the_one_that_is_waited_for(pair) -> None:
-    with Deadlines.running() as deadlines:
-        other, peer = socket.socketpair()
-        with other, peer:
-            now = time.monotonic()
-            deadlines.watch(other, now + 3600)
-            deadlines.watch(pair[0], now + 0.05)
-            assert pair[0].recv(1) == b""
-            assert not shut(other)
+    deadlines = Deadlines()
+    deadlines.watch(pair[1], 100.0)
+    assert deadlines.step(0.0) == 100.0
+    deadlines.wait(0)
+    deadlines.watch(pair[0], 50.0)
+    began = time.monotonic()
+    deadlines.wait(10)
+    assert time.monotonic() - began < 5
+    assert deadlines.step(0.0) == 50.0
+    deadlines.close()
+
+
+def test_a_later_time_wakes_nobody(pair) -> None:
+    deadlines = Deadlines()
+    deadlines.watch(pair[0], 50.0)
+    assert deadlines.step(0.0) == 50.0
+    deadlines.wait(0)
+    deadlines.watch(pair[1], 100.0)
+    began = time.monotonic()
+    deadlines.wait(0.1)
+    assert time.monotonic() - began >= 0.1
+    deadlines.close()
 
 
 def test_what_is_watched_before_the_thread_runs_is_not_forgotten(pair) -> None:

@@ -194,6 +194,16 @@ def test_a_proxy_that_drips_is_left_in_time() -> None:
     assert 0.4 <= time.monotonic() - began < 5
 
 
+def test_a_proxy_that_is_silent_is_left_in_time() -> None:
+    stop = threading.Event()
+    began = time.monotonic()
+    with proxy_that(lambda head, client: client.close() if stop.wait(20) else None) as proxy:
+        with pytest.raises(TimeoutError):
+            dial("hub.example", 443, began + 0.4, proxy=proxy, hold=held)
+        assert 0.4 <= time.monotonic() - began < 5
+        stop.set()
+
+
 def test_the_system_authorities_are_used_and_names_are_checked(monkeypatch, tmp_path) -> None:
     usual = tls_context()
     assert tls_context() is usual

@@ -61,8 +61,10 @@ class Place:
         self.clients = Clients(lambda: HttpClient(self.deadlines), 8)
         self.hermes = self.caller(self.stopping)
 
-    def caller(self, stopping: threading.Event, key: str = KEY, path: str = "") -> Hermes:
-        """One whose delays are the shortest."""
+    def caller(
+        self, stopping: threading.Event, key: str = KEY, path: str = "", rand: float = 0.0
+    ) -> Hermes:
+        """One whose delays are the shortest, or with 1.0 the longest."""
         clock = stopping.clock if isinstance(stopping, HandTurned) else time.monotonic
         return Hermes(
             self.api.base_url + path,
@@ -71,7 +73,7 @@ class Place:
             stopping,
             clock=clock,
             wall=lambda: NOON,
-            rand=lambda: 0.0,
+            rand=lambda: rand,
         )
 
     def brain(self, call: Call) -> Answer:
@@ -241,14 +243,7 @@ def test_a_hermes_that_stays_busy_is_a_failure_within_the_time(place) -> None:
 
 
 def test_without_a_word_from_hermes_the_waits_grow(place) -> None:
-    place.hermes = Hermes(
-        place.api.base_url,
-        KEY,
-        place.clients,
-        place.stopping,
-        clock=place.stopping.clock,
-        rand=lambda: 1.0,
-    )
+    place.hermes = place.caller(place.stopping, rand=1.0)
     place.api.fail(Fault(status=503), math.inf)
     assert kind(place.turn(limit=60.0)) == "busy"
     assert [round(seconds, 1) for seconds in place.stopping.waits[:5]] == [1.2, 2.2, 4.2, 8.2, 10.2]
@@ -533,9 +528,10 @@ def test_a_stop_ends_the_tries_to_connect(place) -> None:
     place.api.refuse()
 
     def work(stopping: threading.Event) -> Outcome:
-        return place.caller(stopping).turn(*asked("hi"), LONG)
+        return place.caller(stopping, rand=1.0).turn(*asked("hi"), LONG)
 
-    outcome, after = stopped_in(0.3, work)
+    # The third wait lasts from 0.85 to 1.9 s.
+    outcome, after = stopped_in(1.1, work)
     assert outcome == Unsettled() and after < 0.3
 
 
@@ -585,6 +581,20 @@ def test_the_end_of_the_grace_ends_a_call_in_progress(place, join) -> None:
     place.deadlines.shut_all()
     thread.join(LONG)
     assert outcomes == [Unsettled()] and time.monotonic() - began < 0.5
+
+
+def test_it_is_left_to_the_next_start_also_when_it_had_broken_before(place) -> None:
+    stopping = threading.Event()
+    hermes = place.caller(stopping)
+    place.api.fail(Fault(drop="after"))
+    outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(hermes.turn(*asked("wait"), LONG)))
+    thread.start()
+    assert wait(lambda: place.api.calls, 5)
+    stopping.set()
+    place.deadlines.shut_all()
+    thread.join(LONG)
+    assert outcomes == [Unsettled()]
 
 
 # --- secrets
