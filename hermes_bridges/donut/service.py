@@ -6,13 +6,14 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hermes_bridges import __version__
 from hermes_bridges.core import files, logs
 from hermes_bridges.core.breaker import Breaker
 from hermes_bridges.core.chats import Chats
 from hermes_bridges.core.deadlines import Deadlines
+from hermes_bridges.core.eventlog import iso_now
 from hermes_bridges.core.httpclient import Clients, HttpClient
 from hermes_bridges.core.lifesigns import Lifesigns
 from hermes_bridges.core.service import Service
@@ -37,6 +38,22 @@ EXIT_FAULT = 1
 EXIT_CONFIG = 78
 """A fault that a restart cannot mend."""
 TYPISTS = 4
+COUNTERS = (
+    *("received", "dropped", "lost", "answered", "fallback", "silent", "refused", "unknown"),
+    *(
+        f"ignored.{reason}"
+        for reason in ("no_text", "bot", "self", "duplicate", "type", "malformed", "oversized")
+    ),
+    *(
+        f"call_failures.{kind}"
+        for kind in (
+            *("connect", "timeout", "broken", "too_large", "restarted", "busy"),
+            *("auth", "address", "status", "answer", "rejected"),
+        )
+    ),
+    "reconnects",
+)
+"""What the status file counts from the start; other counters appear with their first event."""
 _STEP_LIMIT = 10.0  # seconds for a step that touches the disk
 
 _log = logging.getLogger("hermes_bridges.donut")
@@ -112,8 +129,10 @@ class _Daemon:
             status = Status(os.path.join(directory, "status.json"))
             signs = Lifesigns(self._environ, status, self._redactor)
             cleanup.callback(signs.close)
-            service = self._assemble(store, status, signs, cleanup)
+            service, tell = self._assemble(store, status, signs, cleanup)
             code = service.run()
+            if code == 0 and not service.hung:
+                tell()
             if service.hurried and code == 0:
                 code = EXIT_FAULT
             signs.stopped(code)
@@ -125,9 +144,12 @@ class _Daemon:
 
     def _assemble(
         self, store: Store, status: Status, signs: Lifesigns, cleanup: contextlib.ExitStack
-    ) -> Service:
+    ) -> tuple[Service, Callable[[], None]]:
+        """The daemon, and what puts its present numbers into the status."""
         settings = self._settings
         stopping, slots = threading.Event(), Slots(settings.max_concurrent)
+        for name in COUNTERS:
+            status.count(name, 0)
 
         def on_stop() -> None:
             stopping.set()
@@ -135,6 +157,13 @@ class _Daemon:
 
         def on_breaker(state: str) -> None:
             _log.warning("the breaker is %s", state.replace("_", "-"))
+            status.set("breaker", {"state": state, "since": iso_now()})
+
+        status.set("breaker", {"state": "closed", "since": iso_now()})
+
+        def met(bot: str | None) -> None:
+            turns.meet(bot)
+            upkeep.begin()
 
         def busy(now: float) -> bool:
             return chats.overdue(now)
@@ -204,18 +233,21 @@ class _Daemon:
             resume=stream.resume,
             redial=stream.redial,
             wrong_bot=lambda: service.fail(EXIT_CONFIG),
-            met=turns.meet,
+            met=met,
         )
+        upkeep = Upkeep(store, chats, status)
         link.refused_cursor = intake.without_cursor
         if settings.exit_on_auth_failure:
             link.refused_token = lambda: service.fail(EXIT_CONFIG)
 
-        def tick(now: float) -> float | None:
+        def tell() -> None:
             status.set("queued", chats.queued)
             status.set("in_flight", slots.taken)
             status.set("workers", chats.workers)
             status.set("outbox", store.outbox_size())
-            status.set("breaker", {"state": breaker.state, "seconds": round(now - breaker.since)})
+
+        def tick(now: float) -> float | None:
+            tell()
             signs.beat(now)
             return status.write_if_due(now)
 
@@ -231,7 +263,7 @@ class _Daemon:
         service.add("donut.stream", stream, stop_rank=0, limit=60.0)
         # Its own steps are nothing; its end takes as long as the messages in hand.
         service.add("donut.chats", chats, stop_rank=0, limit=math.inf, overdue=busy)
-        service.add("donut.upkeep", Upkeep(store, chats, status), 0, limit=_STEP_LIMIT)
+        service.add("donut.upkeep", upkeep, stop_rank=0, limit=_STEP_LIMIT)
         service.add("donut.intake", intake, stop_rank=1, limit=_STEP_LIMIT)
         if settings.typing_url:
             for number in range(1, min(TYPISTS, settings.max_concurrent) + 1):
@@ -240,4 +272,4 @@ class _Daemon:
                 typist = TypingSignal(board, settings.typing_url, settings.bot_token, client)
                 service.add(f"donut.typing-{number}", typist, stop_rank=1, limit=30.0)
         service.add("donut.deadlines", deadlines, stop_rank=2)
-        return service
+        return service, tell

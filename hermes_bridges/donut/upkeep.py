@@ -1,10 +1,10 @@
 """What has to be done from time to time: posting what waits, forgetting what is old."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
+from hermes_bridges.core.bell import Bell
 from hermes_bridges.core.chats import Chats
 from hermes_bridges.core.status import Status
 from hermes_bridges.donut.store import Store
@@ -20,7 +20,10 @@ _log = logging.getLogger("hermes_bridges.donut.upkeep")
 
 
 class Upkeep:
-    """The stage of ``donut.upkeep``. The posting itself is done by the workers of the chats."""
+    """The stage of ``donut.upkeep``. The posting itself is done by the workers of the chats.
+
+    Nothing is posted before ``begin``: the state might be another bot's.
+    """
 
     def __init__(
         self,
@@ -34,27 +37,39 @@ class Upkeep:
         self._chats = chats
         self._status = status
         self._wall = wall
-        self._stopped = threading.Event()
+        self._bell = Bell()
+        # Set by other threads, once.
+        self._stopping = False
+        self._begun = False
         self._round_due = 0.0
         self._prune_due = 0.0
         # The last chat that was woken in the round that is going on.
         self._after: str | None = None
 
+    def begin(self) -> None:
+        """The hub has told that the state is this bot's; from any thread."""
+        if not self._begun:
+            self._begun = True
+            self._bell.ring()
+
     def step(self, now: float) -> float | None:
-        if self._stopped.is_set():
+        if self._stopping:
             return None
         if now >= self._prune_due:
             self._prune_due = now + PRUNE_EVERY
             self._prune()
+        if not self._begun:
+            return self._prune_due
         if now >= self._round_due:
             self._round_due = now + self._wake_some()
         return min(self._round_due, self._prune_due)
 
     def wait(self, timeout: float | None) -> None:
-        self._stopped.wait(timeout)
+        self._bell.wait(timeout)
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._stopping = True
+        self._bell.ring()
 
     def close(self) -> None:
         pass
