@@ -17,9 +17,10 @@ BUSY = frozenset({408, 425, 429, 503})
 _MESSAGES_FAULT = frozenset({400, 413, 415, 422})
 _WRONG_KEY = frozenset({401, 403})
 _WRONG_PLACE = frozenset({404, 405})
-# What Hermes says for a model's empty reply: 0.14, then 0.19 to 0.22.
+# What Hermes says for a model's empty reply: 0.14, then 0.19 to 0.22, and what they say where
+# their message catalogue was not packaged.
 _EMPTY = "(empty)"
-_NO_REPLY = ("⚠️ No reply:", "⚠ No reply:")
+_NO_REPLY = ("⚠️ No reply:", "⚠ No reply:", "explainer.no_reply_prefix")
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,9 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return 0
     secrets = (settings.bot_token, settings.hermes_key)
     redactor = logs.Redactor(environ, secrets)
-    logs.configure(PROGRAM, fmt=settings.log_format, level=settings.log_level, redact=redactor)
+    # A check says itself what it finds.
+    level = "error" if settings.check else settings.log_level
+    logs.configure(PROGRAM, fmt=settings.log_format, level=level, redact=redactor)
     for warning in settings.warnings:
         _log.warning("%s", warning)
     try:

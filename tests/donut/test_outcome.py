@@ -75,6 +75,7 @@ KH06 = {
     "(empty) and a token": completion(" (empty)\n<|eos|>"),
     "no reply": completion("⚠️ No reply: the model returned empty content after retries."),
     "no reply, plain": completion("\n⚠ No reply: nothing came."),
+    "no reply, untranslated": completion("explainer.no_reply_prefixexplainer.empty_response"),
     "a number": completion(7),
     "an object": completion({"text": "hello"}),
     "parts that hold no text": completion([{"type": "image_url"}, {"type": "text", "text": 7}]),
