@@ -125,8 +125,7 @@ class Intake:
             raw = self._next()
             if raw is None:
                 break
-            if not self._stranger:
-                self._take(raw, now)
+            self._take(raw, now)
         self._expire(now)
         if now >= self._cursor_due or self._cursor_written is None:
             self._cursor_due = now + _CURSOR_EVERY
@@ -149,7 +148,13 @@ class Intake:
         self._waker.wake()
 
     def close(self) -> None:
+        # What a hub cannot send again is kept, also when it comes in the last moment.
+        while (raw := self._next()) is not None:
+            self._take(raw, self._clock())
+        self._expire(self._clock())
         self._write_cursor()
+        kept = {(message.chat, message.message) for message in self._store.kept()}
+        self._lose([key for key in self._ledger.stranded() if key not in kept])
 
     def _next(self) -> bytes | None:
         with self._lock:
@@ -165,6 +170,8 @@ class Intake:
         return raw
 
     def _take(self, raw: bytes, now: float) -> None:
+        if self._stranger:
+            return
         event = protocol.decode(raw)
         if isinstance(event, Connected):
             self._welcome(event)
@@ -279,12 +286,15 @@ class Intake:
             message.chat,
         )
         self._ledger.drop(message.chat, message.message)
-        if message.event_id is None:
-            # Nobody will send it again: the ledger counts it as lost.
-            self._store.forget(message.chat, message.message)
 
     def _expire(self, now: float) -> None:
-        for chat, message in self._ledger.expire(now):
+        lost = self._ledger.expire(now)
+        self._lose(lost)
+        for chat, message in lost:
+            self._store.forget(chat, message)
+
+    def _lose(self, lost: list[tuple[str, str]]) -> None:
+        for chat, message in lost:
             self._status.count("lost")
             _log.warning("message %.80s of chat %.80s is lost: it cannot come again", message, chat)
 

@@ -125,6 +125,15 @@ class Ledger:
             matter = self._matters.get((chat, message))
             return matter is not None and matter.state == "pending"
 
+    def stranded(self) -> list[Key]:
+        """Open messages that no replay would bring back, should the process end now."""
+        with self._lock:
+            return [
+                matter.key
+                for matter in self._matters.values()
+                if matter.state == "pending" and not matter.held and matter.key is not None
+            ]
+
     def expire(self, now: float) -> list[Key]:
         """Move the cursor over what can't be replayed any more.
 
