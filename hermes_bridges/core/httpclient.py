@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import requests
-import urllib3
-from requests.adapters import HTTPAdapter
+from requests.adapters import BaseAdapter
+from requests.structures import CaseInsensitiveDict
 
 from hermes_bridges import __version__
 from hermes_bridges.core.deadlines import Deadlines
 from hermes_bridges.core.tcp import ProxyRefused
-from hermes_bridges.core.wire import Wire, make_pool
+from hermes_bridges.core.wire import Line, SecureLine, Wire
 from hermes_bridges.errors import BridgeError
 
 _AGENT = f"hermes-bridges/{__version__}"
@@ -102,40 +102,38 @@ class HttpClient:
         outer = sys.exception()
         wire = self._wire
         wire.begin(limit)
+        whole = False
         try:
-            response = self._session.send(
-                request, stream=True, timeout=limit, allow_redirects=False, proxies={}
-            )
-            data = self._read(response.raw)
+            response = self._session.send(request, stream=True, allow_redirects=False, proxies={})
+            answer: Any = response.raw
+            data = self._read(answer)
+            whole = True
             return Reply(response.status_code, response.headers, data, wire.reused)
-        except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
+        except (OSError, http.client.HTTPException) as error:
             # Those of requests are OSErrors.
             failure = self._failure(url, limit, _cause(error, outer))
         finally:
+            if not whole:
+                self._session.close()
             wire.end()
         # Outside of the handler: the exceptions of the libraries quote the URL.
         raise failure
 
-    def _read(self, raw: Any) -> bytes:
-        """The body of an urllib3 response; its connection then goes back, or is closed."""
-        whole = False
-        try:
-            declared: int | None = raw.length_remaining
+    def _read(self, answer: http.client.HTTPResponse) -> bytes:
+        """The whole body."""
+        with answer:
+            declared = answer.length
             if declared is not None and declared > self._body_limit:
                 raise _TooLargeError
-            data: bytes = raw.read(self._body_limit + 1, decode_content=False)
-            if len(data) > self._body_limit:
-                raise _TooLargeError
-            if declared is not None and len(data) < declared:
-                raise http.client.IncompleteRead(b"")
-            if declared is None and not raw.chunked and self._wire.cut_short():
-                # It ends where the connection does, and that may have been our own doing.
-                raise http.client.IncompleteRead(b"")
-            whole = True
-            return data
-        finally:
-            if not whole:
-                raw.close()
+            data = answer.read(self._body_limit + 1)
+        if len(data) > self._body_limit:
+            raise _TooLargeError
+        if declared is not None and len(data) < declared:
+            raise http.client.IncompleteRead(b"")
+        if declared is None and not answer.chunked and self._wire.cut_short():
+            # It ends where the connection does, and that may have been our own doing.
+            raise http.client.IncompleteRead(b"")
+        return data
 
     def _failure(self, url: str, limit: float, cause: BaseException) -> CallFailed:
         wire = self._wire
@@ -203,41 +201,48 @@ class _TooLargeError(http.client.HTTPException):
     pass
 
 
-class _Adapter(HTTPAdapter):
-    """Uses a pool of ours, for the one peer that is called."""
+class _Adapter(BaseAdapter):
+    """The one connection to the one peer that is called.
+
+    In place of the pools of requests, which can do much more: they would take most of the time of
+    a call.
+    """
 
     def __init__(self, wire: Wire) -> None:
-        super().__init__(pool_connections=1, pool_maxsize=1)
+        super().__init__()
         self._wire = wire
         self._origin = ("", "")
-        self._pool: urllib3.HTTPConnectionPool | None = None
+        self._line: Line | None = None
 
-    def get_connection_with_tls_context(
-        self, request: requests.PreparedRequest, *args: Any, **options: Any
-    ) -> Any:
-        return self.get_connection(request.url)
+    def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> Any:
+        scheme, place, path, query, _ = urlsplit(str(request.url))
+        line = self._line_to(scheme, place)
+        target = f"{path}?{query}" if query else path or "/"
+        line.request(str(request.method), target, request.body, request.headers)
+        answer = line.getresponse()
+        response = requests.Response()
+        response.status_code, response.raw = answer.status, answer
+        response.headers = CaseInsensitiveDict(answer.getheaders())
+        return response
 
-    def get_connection(self, url: Any, proxies: Any = None) -> Any:
-        # The name of it before requests 2.32.
-        scheme, place = urlsplit(url)[:2]
-        if self._pool is None or self._origin != (scheme, place):
+    def _line_to(self, scheme: str, place: str) -> Line:
+        if self._line is None or self._origin != (scheme, place):
             self.close()
+            parts = urlsplit(f"//{place}")
+            kind = Line if scheme == "http" else SecureLine
             self._origin = (scheme, place)
-            self._pool = make_pool(url, self._wire)
-        return self._pool
-
-    def cert_verify(self, *args: Any) -> None:
-        """Nothing: requests would name its own authorities; the wire has the system's."""
+            self._line = kind(parts.hostname or "", parts.port or kind.default_port, self._wire)
+        self._line.refresh()
+        return self._line
 
     def close(self) -> None:
-        super().close()
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
 
 
 class _Session(requests.Session):
-    def __init__(self, adapter: HTTPAdapter) -> None:
+    def __init__(self, adapter: BaseAdapter) -> None:
         super().__init__()
         self.trust_env = False
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))

@@ -1,24 +1,14 @@
 """The connection below an HTTP client: how far a call has come on it, and its time."""
 
 import http.client
-import logging
+import select
 import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
-
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import NewConnectionError
 
 from hermes_bridges.core.deadlines import Deadlines, Token
 from hermes_bridges.core.tcp import dial, tls_context
-
-# Its lines below error hold whole URLs.
-logging.getLogger("urllib3").setLevel(logging.ERROR)
-
-_SHORTEST = 0.001  # seconds; a timeout of 0 would mean a socket that never blocks
 
 
 class Wire:
@@ -67,7 +57,9 @@ class Wire:
     def opened(self, connection: object, sock: socket.socket) -> None:
         """It stands, TLS included: from here the time of the whole call counts."""
         self._open = connection
-        sock.settimeout(max(_SHORTEST, self._due - self._clock()))
+        # The deadline ends whatever blocks. A timeout of the socket's own would cost a poll, and
+        # a turn of the interpreter's lock, before each read and write.
+        sock.settimeout(None)
         self._watch(self._due)
 
     def closed(self, connection: object) -> None:
@@ -120,22 +112,20 @@ class _Answer(http.client.HTTPResponse):
         if self.fp.peek(1):
             self._wire.answered = True
         super().begin()
+        if len(set(self.headers.get_all("Content-Length", ()))) > 1:
+            raise http.client.HTTPException("no telling where the answer ends")
 
 
-class _Plain(HTTPConnection):
-    """A connection that tells its wire what becomes of it; urllib3 decides when to open one."""
+class Line(http.client.HTTPConnection):
+    """A connection that tells its wire what becomes of it, and is opened when it is first used."""
 
-    def __init__(self, *args: Any, wire: Wire, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, host: str, port: int, wire: Wire) -> None:
+        super().__init__(host, port)
         self._wire = wire
         self.response_class = partial(_Answer, wire)  # type: ignore[assignment]
 
     def connect(self) -> None:
-        try:
-            self.sock = self._dialled()
-        except OSError as error:
-            # Of some OSErrors urllib3 would think that the request had been sent.
-            raise NewConnectionError(self, "") from error
+        self.sock = self._dialled()
         self._wire.opened(self, self.sock)
 
     def _dialled(self) -> socket.socket:
@@ -151,25 +141,19 @@ class _Plain(HTTPConnection):
         super().close()
         self._wire.closed(self)
 
+    def refresh(self) -> None:
+        """Close it if the peer has ended it, or has said something, since the last answer."""
+        if self.sock is not None:
+            poll = select.poll()
+            poll.register(self.sock, select.POLLIN)
+            if poll.poll(0):
+                self.close()
 
-class _Secure(_Plain, HTTPSConnection):
+
+class SecureLine(Line):
+    """The same by TLS, by the rules of ``core.tcp``."""
+
+    default_port = http.client.HTTPS_PORT
+
     def _dialled(self) -> socket.socket:
-        sock = tls_context().wrap_socket(super()._dialled(), server_hostname=self.host)
-        self.is_verified = True
-        return sock
-
-
-class _PlainPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Plain
-
-
-class _SecurePool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _Secure
-
-
-def make_pool(url: str, wire: Wire) -> urllib3.HTTPConnectionPool:
-    """A pool of one connection to the peer of ``url``; TLS by the rules of ``core.tcp``."""
-    parts = urlsplit(url)
-    pool, port = (_PlainPool, 80) if parts.scheme == "http" else (_SecurePool, 443)
-    options: dict[str, Any] = {"maxsize": 1, "wire": wire}
-    return pool(parts.hostname or "", parts.port or port, **options)
+        return tls_context().wrap_socket(super()._dialled(), server_hostname=self.host)
