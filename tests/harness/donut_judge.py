@@ -548,7 +548,7 @@ class Judge:
                 if asked + BREADTH < calls[0]["t"]:
                     self.fail(said, f"begun {calls[0]['t'] - asked:.3f} s after the stop began")
                 done = self.run.done.get(calls[-1]["n"])
-                if done is None or done["status"] != 200 or not asked < done["t"] < ended - BREADTH:
+                if done is None or done["status"] != 200 or not asked < done["t"] < ended:
                     continue
                 self.counts["finished_at_a_stop"] += 1
                 posted = [n for n in said.sends if n["began"] < ended]

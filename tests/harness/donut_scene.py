@@ -250,7 +250,18 @@ class DonutScene:
             left.difference_update(post["reply_to"] for post in self.hub.posted())
             return not left
 
-        wait(none_left, deadline, f"all are answered; not: {left}")
+        try:
+            wait(none_left, deadline, "all are answered")
+        except AssertionError as error:
+            error.add_note(f"not answered: {len(left)}, such as {sorted(left, key=str)[:10]}")
+            raise
+
+    def wait_posts(self, number: int, deadline: float = 20.0) -> None:
+        wait(lambda: len(self.hub.posted()) >= number, deadline, f"{number} posts")
+
+    def wait_calls(self, number: int, deadline: float = 20.0) -> None:
+        """Until Hermes has had so many requests for a turn, also those that joined a run."""
+        wait(lambda: len(self.notes("hermes", "call")) >= number, deadline, f"{number} calls")
 
     def dialled(self) -> int:
         """How many streams the hub has let in."""

@@ -18,11 +18,6 @@ from tests.process.donut_traffic import Traffic
 SEED = 23
 
 
-def about(scene: DonutScene) -> int:
-    """Messages that have no answer yet, roughly: what a restart may have to replay."""
-    return len(scene.notes("hub", "said")) - len({p["reply_to"] for p in scene.hub.posted()})
-
-
 @pytest.mark.timeout(1500)
 def test_KH12_kills_at_random_moments_lose_and_repeat_nothing(
     short_tmp: Path, counts: Callable[[int, int], int]
@@ -41,7 +36,6 @@ def test_KH12_kills_at_random_moments_lose_and_repeat_nothing(
                 bridge.start(ready=False)
                 if dice.random() < 0.9:
                     bridge.wait_ready(before)  # else it may be killed in the middle of its start
-                wait(lambda: about(scene) < 50 or not bridge.running, 30, "it keeps up")
         wait(lambda: scene.hub.online, 20, "the last one is there")
         scene.wait_answered(traffic.said, 60)
         assert bridge.stop() == 0
@@ -98,7 +92,8 @@ def test_the_very_first_messages_of_a_bot_survive_a_kill(short_tmp: Path) -> Non
         bridge = scene.start()
         messages = [scene.say(chat) for chat in (1, 2, 2, 3)]
         wait(lambda: scene.hermes.active, what="one is on its way")
-        wait(lambda: bridge.threads() > 10, what="the others wait")
+        wait(lambda: len(scene.notes("hub", "event")) == len(messages), what="all are sent")
+        stays(lambda: len(scene.notes("hermes", "call")) == 1, 0.3)
         bridge.kill()
         hold.set()
         bridge.start()
@@ -138,13 +133,13 @@ def test_killed_between_two_parts_the_next_process_posts_the_rest(short_tmp: Pat
         scene.hub.send_delay(0.15)
         message = scene.say(1)
         for parts in (1, 3, 4):
-            wait(lambda most=parts: len(scene.hub.posted(1)) >= most, what=f"part {parts}")
+            scene.wait_posts(parts)
             bridge.kill()
             bridge.start()
-        wait(lambda: len(scene.hub.posted(1)) >= 6, what="all parts")
+        scene.wait_posts(6)
         next_one = scene.say(1)
         scene.wait_answered([message, next_one])
-        wait(lambda: len(scene.hub.posted(1)) >= 12, what="the next answer too")
+        scene.wait_posts(12)
         assert bridge.stop() == 0
         report = scene.assert_good(window=0.5)
         assert report["counts"]["answered"] == 2
@@ -185,7 +180,7 @@ def test_a_message_that_kills_is_given_up_with_a_notice(short_tmp: Path) -> None
         bridge = scene.start()
         message = scene.say(1, "poison")
         for start in range(1, 4):
-            wait(lambda most=start: len(scene.notes("hermes", "call")) >= most, what="it is begun")
+            scene.wait_calls(start)
             bridge.kill()
             bridge.start()
         scene.wait_answered([message])
