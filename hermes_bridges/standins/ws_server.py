@@ -264,7 +264,8 @@ class WsServer:
             if now >= self._write_at:
                 self._write(now)
             wanted = select.POLLIN
-            if self._out and now >= self._write_at:
+            more = self._out or (self._offered and self._leaving is None)
+            if more and now >= self._write_at:
                 wanted |= select.POLLOUT
             if now < self._write_at and (self._out or self._offered):
                 due = self._write_at if due is None else min(due, self._write_at)
