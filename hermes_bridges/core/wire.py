@@ -117,11 +117,15 @@ class _Answer(http.client.HTTPResponse):
 
 
 class Line(http.client.HTTPConnection):
-    """A connection that tells its wire what becomes of it, and is opened when it is first used."""
+    """A connection that tells its wire what becomes of it, and is opened when it is first used.
+
+    A request goes out as a whole, by ``getresponse``: the peer gets it in one piece.
+    """
 
     def __init__(self, host: str, port: int, wire: Wire) -> None:
         super().__init__(host, port)
         self._wire = wire
+        self._unsent = b""
         self.response_class = partial(_Answer, wire)  # type: ignore[assignment]
 
     def connect(self) -> None:
@@ -131,11 +135,16 @@ class Line(http.client.HTTPConnection):
     def _dialled(self) -> socket.socket:
         return self._wire.dial(self.host, self.port)
 
-    def send(self, data: Any) -> None:
+    def send(self, data: bytes) -> None:  # type: ignore[override]
+        self._unsent += data
+
+    def getresponse(self) -> http.client.HTTPResponse:
         if self.sock is None:
             self.connect()
         self._wire.sent = True
-        super().send(data)
+        request, self._unsent = self._unsent, b""
+        self.sock.sendall(request)
+        return super().getresponse()
 
     def close(self) -> None:
         super().close()
