@@ -103,7 +103,7 @@ class Store:
         self._set_fact("bot", bot)
 
     def _fact(self, name: str) -> str | None:
-        with self._reading() as run:
+        with self._alone() as run:
             row = run("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -117,16 +117,16 @@ class Store:
     # Chats, and their messages from begin to end
 
     def chat(self, chat: str) -> ChatState:
-        with self._reading() as run:
+        with self._alone() as run:
             return progress.chat(run, chat)
 
     def is_settled(self, chat: str, message: str) -> bool:
-        with self._reading() as run:
+        with self._alone() as run:
             return progress.is_settled(run, chat, message)
 
     def turn(self, chat: str, message: str) -> Turn | None:
         """How a message was begun; None when it was not, or is settled."""
-        with self._reading() as run:
+        with self._alone() as run:
             return progress.turn(run, chat, message)
 
     def begin(
@@ -182,7 +182,7 @@ class Store:
 
     def kept(self) -> list[Message]:
         """What was kept and not settled, in the order in which it was kept."""
-        with self._reading() as run:
+        with self._alone() as run:
             return [Message(**json.loads(body)) for body in progress.kept(run)]
 
     def forget(self, chat: str, message: str) -> None:
@@ -194,29 +194,31 @@ class Store:
 
     def outbox(self, chat: str, limit: int = 100) -> list[Part]:
         """The first parts that are to be posted to a chat, in their order."""
-        with self._reading() as run:
+        with self._alone() as run:
             return outbox.first(run, chat, limit)
 
     def outbox_chats(self, limit: int, after: str | None = None) -> list[str]:
         """Chats for which something is to be posted, in a fixed order; those after a chat."""
-        with self._reading() as run:
+        with self._alone() as run:
             return outbox.chats(run, limit, after or "")
 
     def outbox_size(self) -> int:
         """How many parts are to be posted."""
-        with self._reading() as run:
+        with self._alone() as run:
             return outbox.size(run)
 
     def posted(self, part: Part, thread_id: Id | None = None) -> None:
         """Remove a part; the rest of its answer goes into that thread, unless it is None."""
+        if thread_id is None:
+            self.drop_part(part)
+            return
         with self._commit() as run:
             outbox.remove(run, part)
-            if thread_id is not None:
-                outbox.move_rest(run, part, thread_id)
+            outbox.move_rest(run, part, thread_id)
 
     def drop_part(self, part: Part) -> None:
         """Remove a part of which nobody knows whether it was posted."""
-        with self._commit() as run:
+        with self._alone() as run:
             outbox.remove(run, part)
 
     def give_up(self, part: Part) -> int:
@@ -244,18 +246,22 @@ class Store:
                 removed = progress.prune_settled(run, oldest, SETTLED_MOST, _A_BITE)
         with self._commit() as run:
             progress.prune_turns(run, oldest)
-        with self._lock, self._failing():
+        with self._alone():
             _checkpoint(self._sql)
 
     @contextmanager
-    def _reading(self) -> Iterator[_Run]:
-        with self._lock, self._failing():
-            yield self._sql.execute
+    def _alone(self) -> Iterator[_Run]:
+        """For reading, or for one statement that is a commit by itself."""
+        with self._lock:
+            try:
+                yield self._sql.execute
+            except sqlite3.Error as fault:
+                raise StateFailed(f"state file {self._path} fails: {fault}") from fault
 
     @contextmanager
     def _commit(self) -> Iterator[_Run]:
         """One transaction: all that is run in it is stored in the end, or nothing."""
-        with self._lock, self._failing():
+        with self._alone():
             self._sql.execute("BEGIN IMMEDIATE")
             try:
                 yield self._sql.execute
@@ -265,13 +271,6 @@ class Store:
                 if self._sql.in_transaction:
                     self._sql.execute("ROLLBACK")
                 raise
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as fault:
-            raise StateFailed(f"state file {self._path} fails: {fault}") from fault
 
 
 def _open(path: str) -> sqlite3.Connection:
