@@ -1,6 +1,7 @@
 """Text of files and peers made fit for a terminal."""
 
 import unicodedata
+from typing import TextIO
 
 # Control characters, lone surrogates, and what turns or hides the text beside it.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -26,3 +27,34 @@ def _shown(char: str) -> str:
         return char
     number = ord(char)
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def brief_age(seconds: float) -> str:
+    """A duration as people say it: ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
+    for unit, size, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < most:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+class SafeLines:
+    """A text stream that makes each line safe before it goes on to another one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._stream.write(safe(line) + "\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Write what has no line end yet; the other stream stays open."""
+        if self._rest:
+            self.write("\n")
+        self.flush()
