@@ -23,7 +23,8 @@ from hermes_bridges.standins.donut_requests import Answer, Dial, admit, read_obj
 from hermes_bridges.standins.donut_rooms import Id, Refused, Rooms
 from hermes_bridges.standins.http_loop import JSON, Exchange, HttpLoop
 from hermes_bridges.standins.journal import Journal
-from hermes_bridges.standins.ws_server import BINARY, TEXT, BadHandshake, WsServer, handshake
+from hermes_bridges.standins.ws_frames import BINARY, TEXT
+from hermes_bridges.standins.ws_server import BadHandshake, WsServer, handshake
 
 STREAM, SEND, TYPING = "/bots/v1/stream", "/bots/v1/messages", "/bots/v1/typing"
 _T = TypeVar("_T")

@@ -9,14 +9,24 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from hermes_bridges.core.waker import Waker
+from hermes_bridges.standins.ws_frames import (
+    CLOSE,
+    MESSAGE_LIMIT,
+    PING,
+    PONG,
+    TEXT,
+    ClientFrames,
+    Violation,
+    fragments,
+    frame,
+    may_be_said,
+)
 
-TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 ABNORMAL = 1006  # the code of an end without a close frame
-MESSAGE_LIMIT = 64 * 1024  # bytes that a client may send in one message
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _CLOSE_SECONDS = 2.0
 _PIECE = 256 * 1024
@@ -54,92 +64,19 @@ def handshake(headers: Mapping[str, str]) -> bytes:
     ).encode()
 
 
-def frame(opcode: int, payload: bytes, fin: bool = True) -> bytes:
-    """One frame as a server sends it: unmasked."""
-    first = opcode | (0x80 if fin else 0)
-    if len(payload) < 126:
-        return struct.pack("!BB", first, len(payload)) + payload
-    if len(payload) < 65536:
-        return struct.pack("!BBH", first, 126, len(payload)) + payload
-    return struct.pack("!BBQ", first, 127, len(payload)) + payload
-
-
-class Violation(Exception):
-    """What a client must not send; ``code`` is what the connection is closed with."""
-
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
-        self.code = code
-
-
-class ClientFrames:
-    """Reads what a client sends; owned by one thread."""
-
-    def __init__(self) -> None:
-        self._data = b""
-        self._opcode = 0
-        self._parts = b""
-
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The whole messages and control frames in it. Raises Violation."""
-        self._data += data
-        while (found := self._next()) is not None:
-            fin, opcode, payload = found
-            if opcode >= CLOSE:
-                yield opcode, payload
-                continue
-            if (opcode == 0) != (self._opcode != 0):
-                raise Violation(1002, "a fragment out of place")
-            self._opcode = self._opcode or opcode
-            self._parts += payload
-            if len(self._parts) > MESSAGE_LIMIT:
-                raise Violation(1009, "a message is too long")
-            if fin:
-                whole, kind = self._parts, self._opcode
-                self._parts, self._opcode = b"", 0
-                yield kind, whole
-
-    def _next(self) -> tuple[bool, int, bytes] | None:
-        data = self._data
-        if len(data) < 2:
-            return None
-        fin, opcode, length = bool(data[0] & 0x80), data[0] & 0x0F, data[1] & 0x7F
-        if data[0] & 0x70:
-            raise Violation(1002, "a reserved bit is set")
-        if opcode not in (0, TEXT, BINARY, CLOSE, PING, PONG):
-            raise Violation(1002, "a reserved opcode")
-        if not data[1] & 0x80:
-            raise Violation(1002, "an unmasked frame")
-        if opcode >= CLOSE and (not fin or length > 125):
-            raise Violation(1002, "a control frame that is cut or too long")
-        place = 2
-        if length >= 126:
-            place += 2 if length == 126 else 8
-            if len(data) < place:
-                return None
-            length = int.from_bytes(data[2:place], "big")
-            if length < (126 if place == 4 else 65536):
-                raise Violation(1002, "a length in more bytes than it needs")
-            if length > MESSAGE_LIMIT:
-                raise Violation(1009, "a message is too long")
-        end = place + 4 + length
-        if len(data) < end:
-            return None
-        mask, masked = data[place : place + 4], data[place + 4 : end]
-        self._data = data[end:]
-        return fin, opcode, _unmask(mask, masked)
-
-
-def _unmask(mask: bytes, data: bytes) -> bytes:
-    whole = (mask * (len(data) // 4 + 1))[: len(data)]
-    return (int.from_bytes(data, "big") ^ int.from_bytes(whole, "big")).to_bytes(len(data), "big")
-
-
 class Ended(NamedTuple):
     """How it ended: the code, and ``hub`` or ``bot`` for who began to end it."""
 
     code: int
     by: str
+
+
+class Control(NamedTuple):
+    """A ping or pong that this side has written (``sent``) or that came."""
+
+    opcode: int
+    payload: bytes
+    sent: bool
 
 
 class WsServer:
@@ -149,6 +86,10 @@ class WsServer:
     when nothing comes for ``pong_within`` more. ``on_written(mark, t)`` is told, on the thread
     of ``run``, of each offered message once all of it is with the kernel; ``t`` is the monotonic
     time at which its first byte was about to go.
+
+    A client may say nothing but control frames unless there is an ``on_message``, which gets the
+    opcode and the payload of each message, of at most ``limit`` bytes. ``on_control`` is told of
+    each ping and pong that came or was written. Both are called on the thread of ``run``.
     """
 
     def __init__(
@@ -160,14 +101,21 @@ class WsServer:
         ping_after: float,
         pong_within: float,
         backlog: int = BACKLOG,
+        on_message: Callable[[int, bytes], None] | None = None,
+        on_control: Callable[[Control, float], None] | None = None,
+        limit: int = MESSAGE_LIMIT,
     ) -> None:
+        self.fault = ""
+        """What the client did wrong, where that has ended the connection."""
         self._sock = sock
         self._unread = unread
         self._on_written = on_written
         self._ping_after = ping_after
         self._pong_within = pong_within
         self._backlog = backlog
-        self._frames = ClientFrames()
+        self._on_message = on_message
+        self._on_control = on_control
+        self._frames = ClientFrames(limit)
         self._waker = Waker()
         # Bounded by _backlog. Its ends are safe to use from several threads.
         self._offered: deque[tuple[bytes, object]] = deque()
@@ -175,7 +123,7 @@ class WsServer:
         self._queued = self._sent = 0  # bytes, since the beginning
         # Bounded by what is in _out: where each message ends, its mark, and when it was put there.
         self._marks: deque[tuple[int, object, float]] = deque()
-        self._stalled = False
+        self._stalled = self._held = self._mute = False
         self._order: Ended | None = None
         self._reset = False
         self._ended: Ended | None = None
@@ -183,15 +131,16 @@ class WsServer:
         self._leave_by = 0.0
         self._deaf = False
         self._heard = self._pinged = 0.0
-        self._write_at = 0.0
+        self._write_at = self._read_at = 0.0
         self._size, self._pause = _PIECE, 0.0
+        self._sip, self._sip_pause = _PIECE, 0.0
         self._fragment = 0
 
     def offer(self, payload: bytes, mark: object = None, opcode: int = TEXT) -> None:
         """Send a message. Takes no lock and never blocks; a client too far behind is cut off."""
         wire = frame(opcode, payload)
         if self._fragment:
-            wire = _fragments(opcode, payload, self._fragment)
+            wire = fragments(opcode, payload, self._fragment)
         self.wire(wire, mark)
 
     def wire(self, data: bytes, mark: object = None) -> None:
@@ -216,6 +165,20 @@ class WsServer:
     def stall(self, on: bool) -> None:
         """Neither read nor write from now on, as if the network between had gone; or go on."""
         self._stalled = on
+        self._waker.wake()
+
+    def hold_reading(self, on: bool) -> None:
+        """Write, but read nothing from now on, and judge no silence; or go on."""
+        self._held = on
+        self._waker.wake()
+
+    def mute_pongs(self, on: bool) -> None:
+        """Do not answer pings from now on; or do."""
+        self._mute = on
+
+    def sip(self, size: int, pause: float) -> None:
+        """Read ``size`` bytes at a time, with so many seconds between; 0 ends that."""
+        self._sip, self._sip_pause = size or _PIECE, pause
         self._waker.wake()
 
     def split(self, size: int, pause: float) -> None:
@@ -263,33 +226,39 @@ class WsServer:
         if not self._stalled:
             if now >= self._write_at:
                 self._write(now)
-            wanted = select.POLLIN
+            wanted = 0 if self._held or now < self._read_at else select.POLLIN
             more = self._out or (self._offered and self._leaving is None)
             if more and now >= self._write_at:
                 wanted |= select.POLLOUT
             if now < self._write_at and (self._out or self._offered):
                 due = self._write_at if due is None else min(due, self._write_at)
+            if now < self._read_at and not self._held:
+                due = self._read_at if due is None else min(due, self._read_at)
         # Registered anew each time: a stalled connection must not see even the client's hang-up.
         if wanted:
             poll.register(self._sock, wanted)
         ready = dict(poll.poll(None if due is None else max(0.0, due - now) * 1000 + 1))
         if wanted:
             poll.unregister(self._sock)
-        if ready.get(self._sock.fileno(), 0) & ~select.POLLOUT and not self._stalled:
+        if wanted & select.POLLIN and ready.get(self._sock.fileno(), 0) & ~select.POLLOUT:
             self._read()
 
-    def _due(self, now: float) -> float:
+    def _due(self, now: float) -> float | None:
         """When there is next something to do about time; pings and gives up on the way."""
         if self._leaving is not None:
             if now >= self._leave_by:
                 self._ended = self._leaving
             return self._leave_by
+        if self._held:
+            self._heard = now
+            return None
         if self._pinged <= self._heard:
             if now < self._heard + self._ping_after:
                 return self._heard + self._ping_after
             self._pinged = now
-            self._queue(frame(PING, b"hub"))
+            self._queue(frame(PING, b"hub"), self._control(PING, b"hub"))
         if now >= self._pinged + self._pong_within:
+            self.fault = "no answer to a ping"
             self._ended = Ended(ABNORMAL, "hub")
         return self._pinged + self._pong_within
 
@@ -326,7 +295,10 @@ class WsServer:
             self._sent += sent
             while self._marks and self._marks[0][0] <= self._sent:
                 _, mark, t = self._marks.popleft()
-                self._on_written(mark, t)
+                if isinstance(mark, Control):
+                    self._tell(mark, t)
+                else:
+                    self._on_written(mark, t)
             if self._pause:
                 self._write_at = now + self._pause
                 return
@@ -337,13 +309,24 @@ class WsServer:
     def _read(self) -> None:
         while self._ended is None:
             try:
-                data = self._sock.recv(65536)
+                data = self._sock.recv(min(self._sip, 65536))
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             if not data:
                 self._ended = self._lost()
             else:
                 self._take_in(data)
+            if self._sip_pause:
+                self._read_at = time.monotonic() + self._sip_pause
+                return
+
+    def _control(self, opcode: int, payload: bytes) -> Control | None:
+        """The mark of a ping or pong of ours, where somebody wants to know of it."""
+        return None if self._on_control is None else Control(opcode, payload, True)
+
+    def _tell(self, control: Control, t: float) -> None:
+        if self._on_control is not None:
+            self._on_control(control, t)
 
     def _take_in(self, data: bytes) -> None:
         now = time.monotonic()
@@ -353,44 +336,28 @@ class WsServer:
             return
         try:
             for opcode, payload in self._frames.feed(data):
-                if opcode == PING:
-                    self._queue(frame(PONG, payload))
+                if opcode in (PING, PONG):
+                    self._tell(Control(opcode, payload, False), now)
+                    if opcode == PING and not self._mute:
+                        self._queue(frame(PONG, payload), self._control(PONG, payload))
                 elif opcode == CLOSE:
                     self._closed(payload, now)
                     return
-                elif opcode != PONG:
+                elif self._on_message is None:
                     raise Violation(1003, "nothing is to be said on this stream")
+                else:
+                    self._on_message(opcode, payload)
         except Violation as fault:
+            self.fault = self.fault or str(fault)
             if self._leaving is None:
                 self._leave(Ended(fault.code, "hub"), now)
             self._deaf = True
 
     def _closed(self, payload: bytes, now: float) -> None:
         code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1005
-        if not _may_be_said(payload, code):
+        if not may_be_said(payload, code):
             raise Violation(1002, "a close that must not be")
         if self._leaving is None:
             self._queue(frame(CLOSE, payload[:2]))
             self._write(now)
         self._ended = self._leaving or Ended(code, "bot")
-
-
-def _may_be_said(payload: bytes, code: int) -> bool:
-    if not payload:
-        return True
-    try:
-        payload[2:].decode()
-    except UnicodeDecodeError:
-        return False
-    good = 1000 <= code <= 1014 and code not in (1004, 1005, 1006)
-    return len(payload) >= 2 and (good or 3000 <= code <= 4999)
-
-
-def _fragments(opcode: int, payload: bytes, size: int) -> bytes:
-    pieces = [payload[at : at + size] for at in range(0, len(payload), size)] or [b""]
-    out = b""
-    for number, piece in enumerate(pieces):
-        last = number == len(pieces) - 1
-        out += frame(opcode if number == 0 else 0, piece, fin=last)
-        out += b"" if last else frame(PING, b"between")
-    return out
