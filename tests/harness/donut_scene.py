@@ -263,6 +263,9 @@ class DonutScene:
         """Until Hermes has had so many requests for a turn, also those that joined a run."""
         wait(lambda: len(self.notes("hermes", "call")) >= number, deadline, f"{number} calls")
 
+    def wait_dials(self, number: int, deadline: float = 40.0) -> None:
+        wait(lambda: self.dialled() >= number, deadline, f"{number} streams")
+
     def dialled(self) -> int:
         """How many streams the hub has let in."""
         return sum(1 for dial in list(self.hub.dials) if dial.status == 101)

@@ -51,7 +51,7 @@ def test_restarts_of_the_hub_lose_nothing(
                     scene.hub.stop_listening()
                     stays(lambda: True, dice.uniform(0.0, 0.8))
                     scene.hub.start_listening()
-                wait_dialled(scene, before + 1)
+                scene.wait_dials(before + 1)
         scene.wait_answered(traffic.said, 60)
         wait(lambda: scene.hub.online, 40, "it is back")
         assert bridge.stop() == 0
@@ -60,17 +60,13 @@ def test_restarts_of_the_hub_lose_nothing(
         assert bridge.count("reconnects") >= counts(4, 30)
 
 
-def wait_dialled(scene: DonutScene, number: int) -> None:
-    wait(lambda: scene.dialled() >= number, 40, f"dial {number}")
-
-
 def test_a_hub_that_has_forgotten_all_is_told_as_a_gap(short_tmp: Path) -> None:
     with DonutScene(str(short_tmp)) as scene:
         bridge = scene.start()
         scene.wait_answered([scene.say(1), scene.say(2)])
         scene.hub.stop_listening(keep=False)
         scene.hub.start_listening()
-        wait_dialled(scene, 2)
+        scene.wait_dials(2)
         scene.wait_answered([scene.say(1)])
         wait(lambda: bridge.lines("no longer holds"), what="the gap is told")
         assert bridge.stop() == 0
