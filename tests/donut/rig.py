@@ -185,7 +185,7 @@ class Rig:
         thread_id: Id | None = None,
     ) -> Ask:
         """Somebody writes; what the intake would hand on of it."""
-        told = {"sender": sender, "sender_id": sender_id, "sender_type": sender_type}
+        told: Any = {"sender": sender, "sender_id": sender_id, "sender_type": sender_type}
         message_id = self.hub.say(chat, text, thread_id=thread_id, **told)
         message = Message(
             event_id=f"e{message_id}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes_bridges.core.chats import Chats
+from hermes_bridges.core.chats import Chats, Lane
 from hermes_bridges.core.status import Status
 from hermes_bridges.donut import intake as donut_intake
 from hermes_bridges.donut.intake import Intake
@@ -17,7 +17,7 @@ from hermes_bridges.donut.protocol import Id
 from hermes_bridges.donut.store import Store
 from hermes_bridges.donut.turns import Ask
 from tests.conftest import wait
-from tests.donut.rig import LONG, Worker, counters, errors
+from tests.donut.rig import LONG, counters, errors
 
 WINDOW = 300.0
 
@@ -59,7 +59,7 @@ class Desk:
             clock=lambda: self.now,
         )
 
-    def _handle(self, worker: Worker, ask: Ask | None) -> None:
+    def _handle(self, worker: Lane, ask: Ask | None) -> None:
         assert ask is not None
         self.handled.append(ask)
         assert self.gate.wait(LONG)

@@ -8,6 +8,7 @@ import json
 import os
 import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,8 @@ def test_KH22_no_secret_is_written_anywhere(short_tmp: Path) -> None:
             scene.hub.send_status(status, told, echoed)
             scene.hub.send_status(status, told, echoed, where="typing")
             scene.say(1)
-            wait(lambda s=status: scene.bridge.lines(f"HTTP {s}"), what=f"{status} is told")
+            told_status = partial(scene.bridge.lines, f"HTTP {status}")
+            wait(told_status, what=f"{status} is told")
         scene.wait_answered([scene.say(1)])
         # A certificate that nobody vouches for, and a refused connection to the hub.
         other = scene.another()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes_bridges.core.chats import Chats
+from hermes_bridges.core.chats import Chats, Lane
 from hermes_bridges.core.frames import Oversized
 from hermes_bridges.core.status import Status
 from hermes_bridges.core.stream import Lost, Opened, Refused, Stream
@@ -21,7 +21,7 @@ from hermes_bridges.donut.store import Store
 from hermes_bridges.donut.turns import Ask
 from hermes_bridges.standins.donut_hub import DonutHub
 from tests.conftest import wait
-from tests.donut.rig import LONG, TOKEN, Worker, errors
+from tests.donut.rig import LONG, TOKEN, errors
 
 
 class Line:
@@ -70,7 +70,7 @@ class Line:
         for thread in self._threads:
             thread.start()
 
-    def _handle(self, worker: Worker, ask: Ask | None) -> None:
+    def _handle(self, worker: Lane, ask: Ask | None) -> None:
         assert ask is not None
         self.handled.append(ask.text)
         assert self.gate.wait(LONG)

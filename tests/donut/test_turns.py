@@ -481,7 +481,7 @@ def test_after_a_restart_the_run_is_joined_and_the_fallback_not_repeated(rig) ->
     slow(rig)
     ask = rig.hear("hi")
     stopper = threading.Thread(
-        target=lambda: rig.until(lambda: len(rig.calls()) == 2) and stop(rig), name="stopper"
+        target=lambda: rig.until(lambda: len(rig.calls()) == 2) and over(rig), name="stopper"
     )
     stopper.start()
     rig.handle(ask)
@@ -498,10 +498,11 @@ def test_after_a_restart_the_run_is_joined_and_the_fallback_not_repeated(rig) ->
     assert rig.count("fallback_held_back") == 1
 
 
-def stop(rig: Rig) -> None:
-    """The grace is over."""
+def over(rig: Rig) -> bool:
+    """The stop, and the end of its grace."""
     rig.stop()
     rig.deadlines.shut_all()
+    return True
 
 
 # --- begun before

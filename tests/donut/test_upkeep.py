@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from hermes_bridges.core.chats import Chats
+from hermes_bridges.core.chats import Chats, Lane
 from hermes_bridges.core.status import Status
 from hermes_bridges.donut.store import Part, Store
 from hermes_bridges.donut.turns import Ask
 from hermes_bridges.donut.upkeep import OUTBOX_EVERY, PRUNE_EVERY, Upkeep
 from tests.conftest import wait
-from tests.donut.rig import LONG, NOON, Rig, Worker, counters, running
+from tests.donut.rig import LONG, NOON, Rig, counters, running
 
 DAY = 24 * 3600.0
 
@@ -32,7 +32,7 @@ class House:
         self.status = Status(str(root / "status.json"))
         self.upkeep = Upkeep(self.store, self.chats, self.status, wall=lambda: self.wall)
 
-    def _handle(self, worker: Worker, ask: Ask | None) -> None:
+    def _handle(self, worker: Lane, ask: Ask | None) -> None:
         assert ask is None
         self.woken.append(worker.key)
         assert self.gate.wait(LONG)
