@@ -71,7 +71,7 @@ class Intake:
         self._bytes = 0
         self._was_full = False
         # What the hub said of the bot when it let us in.
-        self._bot_id: protocol.Id | None = None
+        self._bot_id: str | None = None
         self._username: str | None = None
         self._stranger = False
         self._adopted = False
@@ -207,7 +207,7 @@ class Intake:
             return
         if bot is not None and known is None:
             self._store.set_bot(bot)
-        self._bot_id = connected.bot_id
+        self._bot_id = bot or known
         self._username = connected.username
         self._met(bot or known)
         self._confirm()

@@ -223,6 +223,12 @@ def test_a_hub_that_does_not_tell_the_bots_id(desk) -> None:
     desk.hear(2, "hi")
     desk.until_texts("hi")
     assert desk.bots == [None] and desk.store.bot() is None and desk.ignored() == {"self": 1}
+    # What it has told once is remembered.
+    desk.connect()
+    desk.reopen(desk.stop)
+    desk.connect(bot={})
+    desk.hear(3, "from myself", id=77)
+    assert desk.bots == ["77"] and desk.ignored() == {"self": 1}
 
 
 # --- once
