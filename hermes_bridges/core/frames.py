@@ -41,9 +41,13 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A message of ``size`` bytes that was read away; told once it has ended."""
+    """A message of ``size`` bytes that was read away; told once it has ended.
+
+    ``head`` is as much of its beginning as the reader was asked to keep.
+    """
 
     size: int
+    head: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,18 @@ Event = Text | Ping | Pong | Closed | Oversized | Violation
 class FrameReader:
     """Turns the bytes of one connection into events; how they are cut makes no difference.
 
-    A message of more than ``limit`` bytes is read away without being kept; one of more than
-    ``abort`` bytes is a violation as soon as a frame's header announces it (contract, section 6).
-    After a close or a violation nothing follows. Nothing that a peer sends raises here.
+    A message of more than ``limit`` bytes is read away without being kept, but for its first
+    ``keep`` bytes; one of more than ``abort`` bytes is a violation as soon as a frame's header
+    announces it (contract, section 6). After a close or a violation nothing follows. Nothing that
+    a peer sends raises here.
     """
 
-    def __init__(self, limit: int = 1024 * 1024, abort: int = 16 * 1024 * 1024) -> None:
+    def __init__(
+        self, limit: int = 1024 * 1024, abort: int = 16 * 1024 * 1024, keep: int = 0
+    ) -> None:
         self._limit = limit
         self._abort = abort
+        self._keep = keep
         self._unread = bytearray()
         self._over = False
         # The frame in hand, once its header is there; `_left` counts its missing payload bytes.
@@ -80,6 +88,11 @@ class FrameReader:
         self._in_message = False
         self._size = 0
         self._message = bytearray()
+
+    @property
+    def in_frame(self) -> bool:
+        """Whether a frame has begun and not ended: nothing else can come before the rest of it."""
+        return self._in_frame
 
     def feed(self, data: bytes) -> list[Event]:
         """Take the next bytes of the stream; returns what is complete by them, in order."""
@@ -137,7 +150,7 @@ class FrameReader:
         if self._size > self._abort:
             return Violation(TOO_BIG, "a message beyond all bounds")
         if self._size > self._limit:
-            self._message.clear()
+            del self._message[self._keep :]
         return None
 
     def _read_payload(self) -> None:
@@ -148,6 +161,8 @@ class FrameReader:
             self._control += piece
         elif self._size <= self._limit:
             self._message += piece
+        else:
+            self._message += piece[: max(0, self._keep - len(self._message))]
 
     def _finish_frame(self, events: list[Event]) -> None:
         if self._opcode >= _CLOSE:
@@ -161,7 +176,7 @@ class FrameReader:
                 self._end(events, _read_close(data))
         elif self._final:
             if self._size > self._limit:
-                events.append(Oversized(self._size))
+                events.append(Oversized(self._size, bytes(self._message)))
             else:
                 events.append(Text(bytes(self._message)))
             self._message.clear()

@@ -224,7 +224,7 @@ class Stream:
             more = self._receive(connection, now)
             # While there is no room the peer may say what it likes and we do not hear it.
             due = None if self._held else connection.check(now)
-            connection.transmit(self._next_text)
+            connection.transmit(self._next_text, now)
         except Ended as end:
             self._lose(end, now)
             return self._dial_due

@@ -13,9 +13,12 @@ class StreamLog:
     """What the log says of a stream: one line a try at most, and the same fault once.
 
     A connection is told when it is confirmed; after one that did not last, when it has lasted.
+    ``what`` is how the log calls the stream.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: logging.Logger = _log, what: str = "the stream") -> None:
+        self._log = log
+        self._what = what
         self.place = ""
         self._fault = ""
         self._tries = 0
@@ -33,7 +36,7 @@ class StreamLog:
         if now < self._due:
             return self._due if due is None else min(due, self._due)
         tries = "" if self._tries == 1 else f" after {self._tries} tries"
-        _log.info("the stream to %s is open%s", self.place, tries)
+        self._log.info("%s to %s is open%s", self._what, self.place, tries)
         self._due, self._fault, self._tries = math.inf, "", 0
         return due
 
@@ -48,5 +51,5 @@ class StreamLog:
     def _tell(self, what: str, reason: str, delay: float) -> None:
         level = logging.DEBUG if reason == self._fault else logging.INFO
         self._fault, self._due = reason, math.inf
-        text = "the stream to %s is %s, %s; next try in %.1f s"
-        _log.log(level, text, self.place, what, reason, delay)
+        text = "%s to %s is %s, %s; next try in %.1f s"
+        self._log.log(level, text, self._what, self.place, what, reason, delay)

@@ -56,12 +56,12 @@ def test_tls_that_must_write_before_it_can_read(sock, connection):
 def test_tls_that_must_read_before_it_can_write(sock, connection):
     sock.sends = [ssl.SSLWantReadError(), 3, ssl.SSLWantWriteError()]
     texts = [b"hello"]
-    connection.transmit(lambda: texts.pop() if texts else None)
+    connection.transmit(lambda: texts.pop() if texts else None, 0)
     # Although nobody wants to read now.
     assert connection.interest(reading=False) == select.POLLIN
-    connection.transmit(lambda: None)
+    connection.transmit(lambda: None, 0)
     assert connection.interest(reading=False) == select.POLLOUT
-    connection.transmit(lambda: None)
+    connection.transmit(lambda: None, 0)
     assert connection.interest(reading=False) == 0
     assert len(sock.sent) == 2 + 4 + len(b"hello"), "each byte once"
 
@@ -69,13 +69,13 @@ def test_tls_that_must_read_before_it_can_write(sock, connection):
 def test_a_write_that_fails_ends_it(sock, connection):
     sock.sends = [ConnectionResetError(104, "Connection reset by peer")]
     with pytest.raises(Ended, match="Connection reset by peer"):
-        connection.transmit(lambda: b"x")
+        connection.transmit(lambda: b"x", 0)
 
 
 def test_a_close_frame_comes_after_the_frame_that_is_being_written(sock, connection):
     sock.sends = [4, BlockingIOError()]
     texts = [b"hello"]
-    connection.transmit(lambda: texts.pop() if texts else None)
+    connection.transmit(lambda: texts.pop() if texts else None, 0)
     sock.received = [b""]
     connection.close(1001)
     # Two masked frames: 2 + 4 + 5 bytes, and 2 + 4 + 2 bytes.

@@ -1,0 +1,1 @@
+"""The Wishee connector: a plugin of the Hermes gateway."""
