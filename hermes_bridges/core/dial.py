@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import websocket
 
+from hermes_bridges.core.tcp import tls_context
 from hermes_bridges.core.urls import is_loopback
 from hermes_bridges.core.waker import Waker
 from hermes_bridges.errors import BridgeError
@@ -118,8 +119,7 @@ class Dialler:
                 self._tunnel(sock, host, port)
             if url.scheme == "wss":
                 self._phase = "TLS"
-                context = ssl.create_default_context()
-                sock = secured = context.wrap_socket(
+                sock = secured = tls_context().wrap_socket(
                     sock, server_hostname=host, do_handshake_on_connect=False
                 )
                 self.persist(secured, secured.do_handshake)
