@@ -59,6 +59,36 @@ def _write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
+def append(path: str, lines: bytes, *, durable: bool = True) -> int:
+    """Append whole lines to a file, which is made with mode 0600; its size afterwards.
+
+    What a crash left without a line end gets one first. ``durable`` carries the lines, and a new
+    name, through a power loss. Raises OSError, and then no part of the lines is left behind.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", path)
+        size = found.st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            lines = b"\n" + lines
+        try:
+            _write_all(fd, lines)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, size)
+            raise
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    if durable and not size:
+        sync_dir(os.path.dirname(path))
+    return size + len(lines)
+
+
 def sync_dir(path: str) -> None:
     """Put the names in a directory on the disk; where the file system cannot do that, do nothing.
 
