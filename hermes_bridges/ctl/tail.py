@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from hermes_bridges.ctl import bridges
 from hermes_bridges.ctl.arguments import Arguments
 from hermes_bridges.ctl.bridges import BRIDGES, COMS, DONUT
-from hermes_bridges.ctl.following import LINE_MOST, Follower
+from hermes_bridges.ctl.following import Follower
+from hermes_bridges.ctl.logfile import LINE_MOST
 from hermes_bridges.ctl.systemd import Unit
 from hermes_bridges.ctl.terminal import safe
 from hermes_bridges.errors import BridgeError

@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
+from hermes_bridges.ctl import bridges
 from tests.conftest import MARK_VARIABLE, ROOT
+from tests.ops.asking import Ask
 
 NOBODY = 65534
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -216,3 +218,13 @@ def operator(installed: Path) -> Iterator[Operator]:
     yield someone
     someone.close()
     shutil.rmtree(place)
+
+
+@pytest.fixture
+def ask(
+    short_tmp: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Ask:
+    """The operator command inside the test."""
+    # What this host has is no affair of the test's.
+    monkeypatch.setattr(bridges, "SYSTEM_STATE", (str(short_tmp / "var-lib"),))
+    return Ask(short_tmp, capsys)

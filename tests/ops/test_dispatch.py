@@ -37,7 +37,7 @@ def test_a_wrong_verb_is_told_on_stderr_and_nothing_of_it_raw(
 def verb(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """A verb that does what a test has it do."""
     module = types.SimpleNamespace(USAGE="usage: of the verb\n", run=None)
-    monkeypatch.setitem(sys.modules, "hermes_bridges.ctl.made_up", module)  # type: ignore[misc]
+    monkeypatch.setitem(sys.modules, "hermes_bridges.ctl.made_up", module)
     monkeypatch.setitem(ctl.VERBS, "made-up", "a verb")
     return module
 
