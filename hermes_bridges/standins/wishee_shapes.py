@@ -175,10 +175,12 @@ def _turns(params: Mapping[str, Any], payload: Any) -> list[str]:
                 wrong.append("a turn that has not failed has errorMessage")
         faults += wrong
     if not faults:
-        ids = [turn["id"] for turn in turns]
-        ids += [row["id"] for turn in turns for row in turn["messages"]]
-        if len(ids) > len(set(ids)):
-            faults.append("an id is there twice")
+        for ids in (
+            [turn["id"] for turn in turns],
+            [row["id"] for turn in turns for row in turn["messages"]],
+        ):
+            if len(ids) > len(set(ids)):
+                faults.append("an id is there twice")
     return faults + _too_many(params, turns) + _unordered("turns", turns, "startedAt")
 
 

@@ -34,6 +34,11 @@ class ClientFrames:
         self._opcode = 0
         self._parts = b""
 
+    @property
+    def unread(self) -> bool:
+        """Whether something is left behind the last message."""
+        return bool(self._data)
+
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The whole messages and control frames in it. Raises Violation."""
         self._data += data

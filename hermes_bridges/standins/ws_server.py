@@ -354,6 +354,8 @@ class WsServer:
             self._deaf = True
 
     def _closed(self, payload: bytes, now: float) -> None:
+        if self._frames.unread:
+            self.fault = "something after the close frame"
         code = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1005
         if not may_be_said(payload, code):
             raise Violation(1002, "a close that must not be")
