@@ -45,6 +45,7 @@ CUT_NOTICE = 300  # characters, at most, of what says that an answer ends there
 STOPS = (2, 15)  # SIGINT, SIGTERM
 RESETS = ("/new", "/reset")
 BREADTH = 0.3  # s by which what two threads do at once may be noted in another order
+WAKING = 1.0  # s in which what was under way at a pause arrives
 GIVEN_UP = 14.0  # s after which a post without an answer is of unknown fate
 UNDER_WAY = 0.1  # s by which a signal of typing may reach the hub after a later post
 TICK = 4.0  # s between two signals of typing
@@ -132,6 +133,7 @@ class Run:
         self.stops = self._stops(bridge)
         self.ends = [n["t"] for n in bridge if n["what"] in ("kill", "stopped")]
         self.dead = [n["t"] for n in bridge if n["what"] in ("dead", "stopped")]
+        self.resumed = [n["t"] for n in bridge if n["what"] == "resume"]
         self.restarts = [n["t"] for n in bridge if n["what"] == "hermes_restarted"]
         self.end = max((n["t"] for n in itertools.chain(hub, hermes)), default=0.0)
         self.strays: list[str] = []
@@ -470,6 +472,8 @@ class Judge:
             if note["state"] != "start":
                 continue
             self.counts["typing"] += 1
+            if any(t - BREADTH < note["began"] < t + WAKING for t in self.run.resumed):
+                continue  # it was under way when the bridge was paused
             # Before a Hermes that cannot be reached the signal stands without a call.
             if not self.rules.failing and not any(
                 begin <= note["began"] <= end for begin, end in spans

@@ -150,11 +150,13 @@ class Process:
         self._note("dead", code=self.process.returncode)
 
     def pause(self) -> None:
+        self._note("pause")
         os.kill(self.pid, signal.SIGSTOP)
         wait(lambda: self._state() == "T", 5.0, "the daemon is paused")
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+        self._note("resume")
 
     def _state(self) -> str:
         with open(f"/proc/{self.pid}/stat") as file:

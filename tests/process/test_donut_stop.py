@@ -65,17 +65,16 @@ def test_KH02_a_signal_at_any_moment_of_the_start(
     with DonutScene(str(short_tmp)) as scene:
         bridge = scene.start()
         usual = bridge.started - bridge.begun
+        assert bridge.stop() == 0
         for _ in range(counts(20, 300)):
-            assert bridge.stop(limit=3.0) in (0, 130, -signal.SIGTERM, -signal.SIGINT)
             bridge.start(ready=False)
             stays(lambda: True, dice.uniform(0, usual * 1.2))
-            code = bridge.stop(dice.choice(SIGNALS), limit=3.0)
+            code = bridge.stop(limit=3.0)
             codes[code] = codes.get(code, 0) + 1
-            bridge.start()
-        assert set(codes) <= {0, 130, -signal.SIGTERM, -signal.SIGINT}, codes
+        assert set(codes) <= {0, -signal.SIGTERM}, codes
+        bridge.start()
         scene.wait_answered([scene.say(1)])
         assert bridge.stop() == 0
-        scene.bridge.runs = scene.bridge.runs[-1:]  # an interrupted import says so at length
 
 
 @pytest.mark.parametrize("number", SIGNALS)
