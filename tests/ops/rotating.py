@@ -5,6 +5,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,26 +79,44 @@ def content(path: Path) -> bytes:
 
 def whole(log: Path) -> list[bytes]:
     """Every line of a log and of what was rotated of it, in the order of the files."""
-    found: list[bytes] = []
-    for path in [*parts(log), *([log] if log.exists() else [])]:
-        data = content(path)
-        assert b"\0" not in data, f"zeros in {path.name}"
-        assert data.endswith(b"\n") or not data, data[-200:]
-        found += data.split(b"\n")[:-1]
-    return found
+    return [line for path in _files(log) for line in _lines(path)]
+
+
+def _files(log: Path) -> list[Path]:
+    return [*parts(log), *([log] if log.exists() else [])]
+
+
+def _lines(path: Path) -> list[bytes]:
+    data = content(path)
+    assert b"\0" not in data, f"zeros in {path.name}"
+    assert data.endswith(b"\n") or not data, data[-200:]
+    return data.split(b"\n")[:-1]
 
 
 def qids(log: Path) -> list[str]:
     return [json.loads(line)["qid"] for line in whole(log)]
 
 
-def numbers(log: Path) -> list[int]:
-    found = []
-    for line in whole(log):
-        first, number, rest = line.split(b" ")
-        assert first == b"line" and rest == b"x" * (int(number) % 300) + b".", line
-        found.append(int(number))
+def numbers(log: Path) -> list[list[int]]:
+    """The numbers of the lines, file by file, as `LINES` writes them."""
+    found: list[list[int]] = []
+    for path in _files(log):
+        found.append([])
+        for line in _lines(path):
+            first, number, rest = line.split(b" ")
+            assert first == b"line" and rest == b"x" * (int(number) % 300) + b".", line
+            found[-1].append(int(number))
     return found
+
+
+def lost_between_the_files_only(log: Path, written: int) -> int:
+    """How many lines are missing; each of the others is there once, and none lacks in a file."""
+    files = [one for one in numbers(log) if one]
+    for one in files:
+        assert one == list(range(one[0], one[-1] + 1))
+    assert all(before[-1] < after[0] for before, after in pairwise(files))
+    assert files[0][0] == 0 and files[-1][-1] < written
+    return written - sum(map(len, files))
 
 
 def during(seconds: float) -> Iterator[int]:

@@ -314,11 +314,11 @@ def test_it_waits_for_another_one_and_looks_anew(log: Path) -> None:
         thread = threading.Thread(target=run, name="rotation", daemon=True)
         thread.start()
         assert not ended.wait(0.3) and parts(log) == []
-        # The other one does it, as a bridge would.
+        # The other one does it, as a bridge would, which has written nothing since.
         log.rename(f"{log}.1")
-        log.write_bytes(b"three\n")
+        log.touch()
     thread.join(10)
-    assert [content(one) for one in parts(log)] == [b"one\ntwo\n", b"three\n"]
+    assert [content(one) for one in parts(log)] == [b"one\ntwo\n"] and log.exists()
 
 
 def test_it_does_not_wait_for_ever(log: Path, patch: pytest.MonkeyPatch) -> None:
@@ -790,11 +790,9 @@ def test_KH38_a_log_that_is_copied_and_emptied_loses_the_last_moment_only(
         assert [run.wait(30) for run in runs] == [0, 0]
         turns += 2
     written = writer.stop()
-    found = rotating.numbers(log)
-    assert found == sorted(set(found)), "each once, and in order"
     assert written > 50 and len(parts(log)) > 4
     # The moment takes some microseconds, of the 10 ms between two lines.
-    assert written - len(found) <= turns // 10
+    assert rotating.lost_between_the_files_only(log, written) <= turns // 5
 
 
 def test_KH38_rotation_in_process_while_events_flow(log: Path) -> None:
