@@ -266,7 +266,8 @@ class Rig:
 
     def noted(self, journal: str, what: str) -> list[dict[str, Any]]:
         path = self.root / f"{journal}.ndjson"
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        text = path.read_text() if path.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
         return [line for line in lines if line["what"] == what]
 
     def count(self, name: str) -> int:

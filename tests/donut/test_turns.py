@@ -370,7 +370,7 @@ def slow(rig: Rig) -> None:
 
 
 def test_an_answer_that_is_late_is_posted_after_the_fallback(rig) -> None:
-    rig.reopen(timeout=0.4, threshold=1)
+    rig.reopen(timeout=0.7, threshold=1)
     slow(rig)
     seen: dict[str, Any] = {}
     ask = rig.hear("hi")
@@ -407,7 +407,7 @@ def test_a_run_that_does_not_end_is_left_after_one_more_timeout(rig) -> None:
 
 
 def test_KH19_the_next_message_waits_for_the_run_of_the_one_before(rig) -> None:
-    rig.reopen(timeout=0.4)
+    rig.reopen(timeout=0.7)
     slow(rig)
     chats = rig.chats()
     for text in ("one", "two"):
@@ -449,13 +449,14 @@ def test_a_run_is_not_joined_in_another_process(rig) -> None:
 def test_a_run_that_ends_with_its_process_is_not_made_again(rig) -> None:
     slow(rig)
     restarter = threading.Thread(
-        target=lambda: rig.until(rig.calls) and rig.api.restart(), name="restarter"
+        target=lambda: rig.until(rig.runs) and rig.api.restart(), name="restarter"
     )
     restarter.start()
     message = rig.ask("hi")
     restarter.join(LONG)
-    assert rig.said() == [FALLBACK] and rig.settled(message)
-    assert (rig.runs(), rig.failures()) == (1, {"restarted": 1})
+    assert rig.said() == [FALLBACK] and rig.settled(message) and rig.runs() == 1
+    # The next process may already be there when it is looked for, or not yet.
+    assert rig.failures() in ({"restarted": 1}, {"connect": 1})
 
 
 def test_a_process_that_is_not_known_counts_as_another(rig) -> None:
@@ -477,7 +478,7 @@ def test_a_fallback_that_failed_in_haste_is_told_in_the_end(rig) -> None:
 
 
 def test_after_a_restart_the_run_is_joined_and_the_fallback_not_repeated(rig) -> None:
-    rig.reopen(timeout=0.3)
+    rig.reopen(timeout=0.7)
     slow(rig)
     ask = rig.hear("hi")
     stopper = threading.Thread(
@@ -487,7 +488,7 @@ def test_after_a_restart_the_run_is_joined_and_the_fallback_not_repeated(rig) ->
     rig.handle(ask)
     stopper.join(LONG)
     assert rig.said() == [FALLBACK] and not rig.settled(ask.message)
-    rig.reopen(timeout=0.3)
+    rig.reopen(timeout=0.7)
     opener = threading.Thread(
         target=lambda: rig.until(lambda: len(rig.calls()) == 4) and rig.gate.set(), name="opener"
     )
@@ -496,6 +497,17 @@ def test_after_a_restart_the_run_is_joined_and_the_fallback_not_repeated(rig) ->
     opener.join(LONG)
     assert rig.said() == [FALLBACK, "late: hi"] and rig.runs() == 1
     assert rig.count("fallback_held_back") == 1
+
+
+def test_a_stop_while_the_chat_is_told_leaves_the_message_open(rig) -> None:
+    rig.reopen(timeout=0.3)
+    slow(rig)
+    rig.hub.send_delay(0.3, times=1, stored=True)
+    stopper = threading.Thread(target=lambda: rig.until(rig.said) and rig.stop(), name="stopper")
+    stopper.start()
+    message = rig.ask("hi")
+    stopper.join(LONG)
+    assert rig.said() == [FALLBACK] and not rig.settled(message) and len(rig.calls()) == 1
 
 
 def over(rig: Rig) -> bool:
@@ -650,27 +662,39 @@ def test_of_many_chats_one_is_the_probe(rig) -> None:
 
 
 def test_the_chats_get_their_turn_in_the_order_in_which_they_wait(rig) -> None:
-    rig.reopen(concurrent=2)
+    rig.reopen(concurrent=1)
+    slow(rig)
+    chats = rig.chats()
+    texts = [f"from {chat}" for chat in range(107, 99, -1)]
+    for waiting, text in enumerate(texts):
+        chat = int(text.removeprefix("from "))
+        rig.hub.add_chat(chat, "all")
+        ask = rig.hear(text, chat=chat)
+        rig.arrive(ask)
+        chats.put(str(chat), ask)
+        assert rig.until(lambda waiting=waiting: rig.slots.waiting == waiting and rig.slots.taken)
+    rig.gate.set()
+    assert rig.until(lambda: len(rig.hub.posted()) == len(texts))
+    chats.stop()
+    chats.close()
+    assert [call["text"] for call in rig.calls()] == texts
+
+
+def test_so_many_calls_at_once_and_no_more(rig) -> None:
+    rig.reopen(concurrent=3)
     slow(rig)
     chats = rig.chats()
     for chat in range(100, 108):
         rig.hub.add_chat(chat, "all")
-        ask = rig.hear(f"from {chat}", chat=chat)
+        ask = rig.hear("hi", chat=chat)
         rig.arrive(ask)
         chats.put(str(chat), ask)
-        waiting = max(0, chat - 101)
-        assert rig.until(lambda waiting=waiting: rig.slots.waiting == waiting)
-    assert rig.until(lambda: len(rig.calls()) == 2)
-    assert rig.slots.taken == 2
+    assert rig.until(lambda: rig.slots.waiting == 5 and rig.api.active == 3)
+    assert len(rig.calls()) == 3
     rig.gate.set()
     assert rig.until(lambda: len(rig.hub.posted()) == 8)
     chats.stop()
     chats.close()
-    asked = [call["text"] for call in rig.calls()]
-    # Two run side by side, so neighbours may change places.
-    assert sorted(asked) == asked or all(
-        abs(asked.index(f"from {chat}") - (chat - 100)) <= 1 for chat in range(100, 108)
-    )
 
 
 def test_no_slot_is_held_while_an_answer_is_posted(rig) -> None:

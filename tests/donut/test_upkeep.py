@@ -88,7 +88,7 @@ def test_nothing_is_posted_before_it_is_known_whose_state_it_is(house) -> None:
     house.fill("a")
     for _ in range(3):
         house.turn(100.0)
-    assert house.since() == []
+    assert house.chats.workers == 0
     house.upkeep.begin()
     house.upkeep.wait(LONG)
     house.turn()
