@@ -133,7 +133,8 @@ class Run:
         self.stops = self._stops(bridge)
         self.ends = [n["t"] for n in bridge if n["what"] in ("kill", "stopped")]
         self.dead = [n["t"] for n in bridge if n["what"] in ("dead", "stopped")]
-        self.resumed = [n["t"] for n in bridge if n["what"] == "resume"]
+        paused, resumed = ([n["t"] for n in bridge if n["what"] == w] for w in ("pause", "resume"))
+        self.pauses = list(zip(paused, resumed, strict=False))
         self.restarts = [n["t"] for n in bridge if n["what"] == "hermes_restarted"]
         self.end = max((n["t"] for n in itertools.chain(hub, hermes)), default=0.0)
         self.strays: list[str] = []
@@ -472,8 +473,8 @@ class Judge:
             if note["state"] != "start":
                 continue
             self.counts["typing"] += 1
-            if any(t - BREADTH < note["began"] < t + WAKING for t in self.run.resumed):
-                continue  # it was under way when the bridge was paused
+            if any(a - BREADTH < note["began"] < b + WAKING for a, b in self.run.pauses):
+                continue  # the call, or the signal itself, was held up by the pause
             # Before a Hermes that cannot be reached the signal stands without a call.
             if not self.rules.failing and not any(
                 begin <= note["began"] <= end for begin, end in spans
