@@ -12,6 +12,7 @@ import sys
 from hermes_bridges.coms import settings as coms
 from hermes_bridges.core.settings import Setting, markdown
 from hermes_bridges.donut import settings as donut
+from hermes_bridges.wishee import settings as wishee
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "configuration.md"
@@ -19,6 +20,7 @@ TABLES: dict[str, tuple[Setting, ...]] = {
     "coms": coms.TABLE,
     "donut variables": donut.VARIABLES,
     "donut flags": donut.FLAGS,
+    "wishee": wishee.VARIABLES,
 }
 _PLACE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -67,7 +67,8 @@ class Outbox:
 
     def load(self) -> int:
         """Read the file; how many entries that makes. What cannot be used is said in the log."""
-        raw, fine = self._file.read() or b"", True
+        raw = self._file.read() or b""
+        fine = whole = True
         entries: dict[str, Entry] = {}
         for number, line in enumerate(lines := raw.split(b"\n")):
             try:
@@ -76,6 +77,7 @@ class Outbox:
                 self._file.seal("was written by a newer version")
                 return len(self._entries)
             except ValueError:
+                whole = False
                 torn = number == len(lines) - 1
                 fine = fine and torn
                 what = "unfinished" if torn else "unreadable"
@@ -88,10 +90,10 @@ class Outbox:
             self._entries = {**entries, **newer}
             self._bytes = sum(entry.size for entry in self._entries.values())
             self._size = len(raw) if fine else 0
-            self._stale = self._stale or not fine
+            self._stale = self._stale or not whole
             self._trim()
             count = len(self._entries)
-        if not fine:
+        if not whole:
             self._saver.soon()
         return count
 
