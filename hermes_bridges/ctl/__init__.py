@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     """Run one verb; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     environ = os.environ if environ is None else environ
+    if sys.stdout is None:
+        print(f"{PROGRAM}: stdout is closed", file=sys.stderr)
+        return EXIT_FAULT
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A name that the terminal's encoding cannot show is no reason to say nothing.
@@ -50,6 +53,10 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return EXIT_PIPE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except OSError as error:
+        print(f"{PROGRAM}: what was to be printed cannot be written: {error}", file=sys.stderr)
+        _forget_stdout()
+        return EXIT_FAULT
     return code
 
 
@@ -107,7 +114,7 @@ def _not_a_verb(word: str) -> str:
 
 
 def _forget_stdout() -> None:
-    """Nobody reads on; what is still buffered must not be an error when Python ends."""
+    """Nobody takes it; what is still buffered must not be an error when Python ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

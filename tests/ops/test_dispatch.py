@@ -1,14 +1,22 @@
 """The operator command as a whole: its verbs, its help, and how it ends."""
 
+import importlib
+import io
 import os
 import re
+import subprocess
 import sys
 import types
+import unicodedata
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hermes_bridges import __version__, ctl
 from hermes_bridges.ctl import VERBS, main
+from hermes_bridges.ctl.arguments import Arguments
+from hermes_bridges.ctl.terminal import SafeLines, brief_age, safe
 from hermes_bridges.errors import BridgeError, ConfigError
 from tests.ops.conftest import Operator
 
@@ -78,3 +86,83 @@ def test_how_a_verb_fails(
     told = capsys.readouterr().err
     assert told.count("\n") == lines and "\x1b" not in told
     assert all(line.startswith("hermes-bridges made-up: ") for line in told.splitlines())
+
+
+def test_output_that_cannot_be_written_is_told(operator: Operator) -> None:
+    with open("/dev/full", "wb") as full:
+        child = operator.start("hermes-bridges", "--help", stdout=full, stderr=subprocess.PIPE)
+        assert child.wait(20) == 1
+    assert child.stderr is not None
+    (line,) = child.stderr.read().decode().splitlines()
+    assert "cannot be written" in line and "No space left" in line
+
+
+def test_without_a_stdout(operator: Operator) -> None:
+    shell = f"exec {operator.bin}/hermes-bridges --help >&-"
+    done = operator.run("/bin/sh", "-c", shell)
+    assert (done.returncode, done.stderr) == (1, "hermes-bridges: stdout is closed\n")
+
+
+def test_nobody_reads_the_help(operator: Operator) -> None:
+    done = operator.run(
+        "/bin/bash", "-c", f"{operator.bin}/hermes-bridges --help | true; echo ${{PIPESTATUS[0]}}"
+    )
+    assert done.stderr == "" and done.stdout in ("0\n", "141\n")
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_the_help_of_each_verb_is_whole_and_fits(verb: str, capsys) -> None:
+    assert main([verb, "--help"], {}) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"usage: hermes-bridges {verb}")
+    assert max(map(len, told.splitlines())) <= 85
+    assert "Exit code:" in told or verb == "install-units"
+    module = importlib.import_module(f"hermes_bridges.ctl.{verb.replace('-', '_')}")
+    parsers = [one for one in vars(module).values() if isinstance(one, Arguments)]
+    for action in (action for parser in parsers for action in parser._actions):
+        assert action.help, f"{action.dest} has no help"
+        assert all(flag in told for flag in action.option_strings)
+
+
+def test_wrong_words_of_each_verb_are_told_with_exit_code_2(capsys) -> None:
+    for verb in VERBS:
+        assert main([verb, "--no-such-flag"], {"HOME": "/nowhere"}) == 2, verb
+        told = capsys.readouterr()
+        assert told.out == "" and told.err.count("\n") == 1, verb
+
+
+# What is made fit for a terminal
+
+
+def test_what_would_command_a_terminal_is_shown_instead() -> None:
+    assert safe("plain ü 🙂 日本") == "plain ü 🙂 日本"
+    assert safe("a\nb\tc\rd") == "a b c d"
+    assert safe("\x1b[0m\x9b\x7f\u202e\u2028\ud800\U000e0041") == (
+        "\\x1b[0m\\x9b\\x7f\\u202e\\u2028\\ud800\\ue0041"
+    )
+    assert safe("abcdef", 4) == "abc…" and safe("abcd", 4) == "abcd"
+
+
+@given(st.text())
+def test_nothing_gets_past_it(text: str) -> None:
+    assert all(char.isprintable() or unicodedata.category(char) == "Zs" for char in safe(text))
+
+
+def test_lines_of_others_are_made_safe_as_they_come() -> None:
+    stream = io.StringIO()
+    lines = SafeLines(stream)
+    assert lines.write("a\x1b") == 2
+    lines.write("b\nc\n")
+    lines.write("d")
+    lines.flush()
+    assert stream.getvalue() == "a\\x1bb\nc\n"
+    lines.close()
+    assert stream.getvalue() == "a\\x1bb\nc\nd\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172_800, "2 d"), (1e6, "12 d")],
+)
+def test_how_long_ago(seconds: float, text: str) -> None:
+    assert brief_age(seconds) == text

@@ -18,7 +18,11 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
     try:
         cli = HermesCli(environ)
     except BridgeError as error:
-        yield Finding(str(error), "set HOME, or HERMES_HOME to the directory of Hermes")
+        if "active_profile" in str(error):
+            remedy = "write the name of a profile that is there into that file, or remove it"
+        else:
+            remedy = "set HOME, or HERMES_HOME to the directory of Hermes"
+        yield Finding(str(error), remedy)
         return
     path = cli.find()
     if path is None:
@@ -65,15 +69,9 @@ def _profiles(cli: HermesCli) -> Iterator[Finding]:
         names = sorted(filter(safe_profile, os.listdir(os.path.join(root, "profiles"))))
     except OSError:
         names = []
-    active = _active(root)
+    active = _active(root) or "default"
     listed = ", ".join(["default", *names[:_PROFILES_MOST]])
-    if active and active != "default" and active not in names:
-        yield Finding(
-            f"the active profile of Hermes is {active}, which is not there; there are: {listed}",
-            f"choose another one: hermes profile use default (it stands in {root}/active_profile)",
-        )
-    else:
-        yield Finding(f"profiles of Hermes in {root}: {listed}; active: {active or 'default'}")
+    yield Finding(f"profiles of Hermes in {root}: {listed}; active: {active}")
 
 
 def _active(root: str) -> str:
