@@ -382,11 +382,24 @@ def test_it_works_without_systemd(host):
         assert child.poll() is None
         os.killpg(child.pid, signal.SIGTERM)
         child.wait(10)
+        # The shell does not wait for the bridge.
+        wait(functools.partial(_is_over, child.pid), 10)
 
 
 def _is_settings(block: Block) -> bool:
     text = " ".join(block.lines)
     return block.kind == "ini" or "install" in text
+
+
+def _is_over(group: int) -> bool:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(pgrp) == group and state != "Z":
+            return False
+    return True
 
 
 def _says(path: Path, sign: str) -> bool:
