@@ -65,6 +65,7 @@ class Rules:
     replay_seconds: float = 300.0
     replay_depth: int = 100
     window: float = 0.1  # s from a post to its commit
+    lag: float = 0.0  # s for which a process had to wait for a processor, at most
     failing: bool = False  # Hermes fails, so that notices may be posted
     overflow: bool = False  # more is said than the queues hold
     first_come: float | None = None
@@ -221,6 +222,8 @@ class Judge:
         self.failures: list[str] = list(run.strays)
         self.counts: Counter[str] = Counter()
         self.widths: list[float] = []
+        self.breadth = BREADTH + self.rules.lag
+        self.window = self.rules.window + self.rules.lag
         self.notices = {self.rules.fallback, *self.rules.notices} - {""}
 
     def judge(self) -> Note:
@@ -242,12 +245,12 @@ class Judge:
         self.sessions()
         self.stops()
         if self.rules.first_come is not None:
-            self.first_come(asked, self.rules.first_come)
+            self.first_come(asked, self.rules.first_come + self.rules.lag)
         self.counts["ends"] = len(self.run.ends)
         return {
             "ok": not self.failures,
             "counts": dict(sorted(self.counts.items())),
-            "window": self.rules.window,
+            "window": round(self.window, 4),
             "repeat_widths": [round(width, 4) for width in self.widths],
             "failures": self.failures,
         }
@@ -297,7 +300,7 @@ class Judge:
                 if first["status"] is None and note["began"] - first["began"] > GIVEN_UP:
                     self.fail(said, "posted again after a post that may have been stored")
                 continue
-            ended = self.run.ended_within(first["began"] - BREADTH, first["t"] + self.rules.window)
+            ended = self.run.ended_within(first["began"] - self.breadth, first["t"] + self.window)
             if ended is None or ended > note["t"]:
                 gap = note["t"] - first["t"]
                 self.fail(said, f"posted again {gap:.3f} s after it was posted")
@@ -381,7 +384,7 @@ class Judge:
 
     def _cut_off(self, call: Note, done: Note) -> bool:
         """The bridge ended before it could have had that answer."""
-        return self.run.death_after(call["t"]) <= done["t"] + BREADTH
+        return self.run.death_after(call["t"]) <= done["t"] + self.breadth
 
     def _held_back(self, said: Said) -> bool:
         return any(
@@ -453,7 +456,7 @@ class Judge:
         """Whether one request began before the one before had its answer, or was given up."""
         return any(
             second["began"] < min(first["t"], first["began"] + limit)
-            and self.run.ended_within(first["began"] - BREADTH, second["began"]) is None
+            and self.run.ended_within(first["began"] - self.breadth, second["began"]) is None
             for first, second in itertools.pairwise(sorted(notes, key=lambda n: n["began"]))
         )
 
@@ -467,13 +470,16 @@ class Judge:
                 posts = (n["began"] for n in said.posts if n["began"] > call["t"])
                 replied = min(posts, default=INFINITE)
                 spans.append(
-                    (call["t"] - BREADTH, min(self._end(call) + BREADTH, replied + UNDER_WAY))
+                    (
+                        call["t"] - self.breadth,
+                        min(self._end(call) + self.breadth, replied + UNDER_WAY + self.rules.lag),
+                    )
                 )
         for note in notes:
             if note["state"] != "start":
                 continue
             self.counts["typing"] += 1
-            if any(a - BREADTH < note["began"] < b + WAKING for a, b in self.run.pauses):
+            if any(a - self.breadth < note["began"] < b + WAKING for a, b in self.run.pauses):
                 continue  # the call, or the signal itself, was held up by the pause
             # Before a Hermes that cannot be reached the signal stands without a call.
             if not self.rules.failing and not any(
@@ -496,7 +502,7 @@ class Judge:
             ran = done["t"]
         if done is not None:
             ran = min(ran, done["t"])
-        gave_up = call["t"] + self.rules.timeout + BREADTH
+        gave_up = call["t"] + self.rules.timeout + self.breadth
         return max(call["t"], min(ran, gave_up, self.run.death_after(call["t"])))
 
     def concurrency(self) -> None:
@@ -527,7 +533,7 @@ class Judge:
             for (begin, end, key), (next_begin, _, next_key) in itertools.pairwise(sorted(spans)):
                 if next_begin >= end:
                     continue
-                if next_begin - begin >= 2 * self.rules.timeout - BREADTH:
+                if next_begin - begin >= 2 * self.rules.timeout - self.breadth:
                     self.counts["outlived"] += 1
                 else:
                     self.failures.append(
@@ -550,7 +556,7 @@ class Judge:
                 calls = [c for c in said.calls if self.run.death_after(c["t"]) == ended]
                 if not calls:
                     continue
-                if asked + BREADTH < calls[0]["t"]:
+                if asked + self.breadth < calls[0]["t"]:
                     self.fail(said, f"begun {calls[0]['t'] - asked:.3f} s after the stop began")
                 done = self.run.done.get(calls[-1]["n"])
                 if done is None or done["status"] != 200 or not asked < done["t"] < ended:

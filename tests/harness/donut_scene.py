@@ -20,6 +20,7 @@ from hermes_bridges.standins.hermes_api import Answer, Call, HermesApi
 
 from . import donut_judge
 from .journal import Journal
+from .lag import Lag
 from .process import CHECKOUT, INHERITED, Process, wait
 
 COMMAND = (sys.executable, "-m", "hermes_bridges.donut")
@@ -182,6 +183,8 @@ class DonutScene:
         self.home, self.state, self.journals = (os.path.join(root, name) for name in "hsj")
         os.mkdir(self.home, 0o700)
         os.mkdir(self.journals, 0o700)
+        self.lag = Lag()
+        self.lag.start()
         self.brain = Brain(think or Echo(), self._path("brain"))
         self.hub = DonutHub(token=TOKEN, journal=self._path("hub"), **(hub or {}))
         options: dict[str, Any] = {"key": KEY, "journal": self._path("hermes"), **(hermes or {})}
@@ -285,6 +288,7 @@ class DonutScene:
 
     def verdict(self, **rules: Any) -> dict[str, Any]:
         """What the judge says of the journals so far; keywords change its rules."""
+        self.bridge.journal.note("rules", lag=self.lag.worst)
         run = donut_judge.load(self.journals)
         for name, value in rules.items():
             setattr(run.rules, name, value)
@@ -302,6 +306,7 @@ class DonutScene:
             for bridge in self.bridges:
                 bridge.end()
         finally:
+            self.lag.close()
             self.hub.close()
             self.hermes.close()
             self.brain.journal.close()
