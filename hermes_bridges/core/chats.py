@@ -31,6 +31,7 @@ class Lane:
         "_overdue_at",
         "_poked",
         "_thread",
+        "_unforced",
         "_waiting",
         "key",
     )
@@ -43,8 +44,10 @@ class Lane:
         self._asleep = False
         self._poked = False
         self._overdue_at = math.inf
-        # Bounded by the limit of Chats.put, and by those who force an item in.
-        self._waiting: deque[Any] = deque()
+        # Items, and whether each was forced in. Bounded by the limit of Chats.put, and by those
+        # who force.
+        self._waiting: deque[tuple[Any, bool]] = deque()
+        self._unforced = 0
 
     def expect(self, seconds: float | None) -> None:
         """Tell how long the handler's present phase may take, from now on; None: any time.
@@ -59,8 +62,9 @@ class Chats(Generic[T]):
 
     A key has a thread of its own, ``chat-<n>``, from its first item until it has had nothing to do
     for ``idle`` seconds; it ends at once while ``most_idle`` others have nothing to do. At most
-    ``limit`` items wait for it, the one in hand not counted. ``on_drained`` is called on that
-    thread with a key that has an item behind it and none before it.
+    ``limit`` items wait for it, the one in hand and those that were forced in not counted.
+    ``on_drained`` is called on that thread with a key that has an item behind it and none before
+    it.
 
     An exception in ``handle`` ends all: nothing further is begun, so that nothing overtakes the
     item that failed. Also a stage, whose thread waits for that: ``step``, or ``close`` if it
@@ -116,8 +120,9 @@ class Chats(Generic[T]):
     def put(self, key: str, item: T, force: bool = False) -> T | None:
         """Queue an item (never None); never blocks. Returns the one that is given up for it.
 
-        That is the one that has waited longest, if ``limit`` items wait and ``force`` is not set,
-        else None. It is ``item`` itself after ``stop``, and if the system gives no thread.
+        That is the one that has waited longest of those that were not forced in, if ``limit`` of
+        them wait and ``force`` is not set, else None. It is ``item`` itself after ``stop``, and if
+        the system gives no thread.
         """
         return self._hand(key, item, force)
 
@@ -190,15 +195,23 @@ class Chats(Generic[T]):
         if item is None:
             lane._poked = True
         else:
-            if len(lane._waiting) >= self._limit and not force:
-                left = lane._waiting.popleft()
-            else:
-                self._queued += 1
-            lane._waiting.append(item)
+            if not force and lane._unforced >= self._limit:
+                left = self._push_out(lane)
+            lane._waiting.append((item, force))
+            lane._unforced += not force
+            self._queued += 1
         if lane._asleep:
             self._awaken(lane)
             lane._bell.ring()
         return left
+
+    def _push_out(self, lane: Lane) -> T:
+        place = next(n for n, (_, forced) in enumerate(lane._waiting) if not forced)
+        item: T = lane._waiting[place][0]
+        del lane._waiting[place]
+        lane._unforced -= 1
+        self._queued -= 1
+        return item
 
     def _awaken(self, lane: Lane) -> None:
         lane._asleep = False
@@ -247,7 +260,9 @@ class Chats(Generic[T]):
             lane._poked = False
             return None
         self._queued -= 1
-        item: T = lane._waiting.popleft()
+        item: T
+        item, forced = lane._waiting.popleft()
+        lane._unforced -= not forced
         return item
 
     def _finish(self, lane: Lane) -> bool:

@@ -126,11 +126,24 @@ def test_a_forced_item_gives_up_none():
     rig.hold("a")
     assert [rig.chats.put("a", n, force=True) for n in range(10)] == [None] * 10
     assert rig.chats.queued == 10
-    assert rig.chats.put("a", 10) == 0
-    assert rig.chats.queued == 10
     rig.gate.set()
     assert rig.all_done(11)
-    assert [item for _, item in rig.done] == ["held", *range(1, 11)]
+    assert [item for _, item in rig.done] == ["held", *range(10)]
+    rig.end()
+
+
+def test_what_was_forced_in_is_not_given_up_for_what_comes_after_it():
+    rig = Rig(limit=2)
+    rig.hold("a")
+    for number in range(3):
+        assert rig.chats.put("a", number, force=True) is None
+    assert [rig.chats.put("a", n) for n in range(3, 7)] == [None, None, 3, 4]
+    assert rig.chats.put("a", 7, force=True) is None
+    assert rig.chats.queued == 6
+    assert rig.chats.put("a", 8) == 5
+    rig.gate.set()
+    assert rig.all_done(7)
+    assert [item for _, item in rig.done] == ["held", 0, 1, 2, 6, 7, 8]
     rig.end()
 
 
