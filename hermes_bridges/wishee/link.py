@@ -145,6 +145,7 @@ class Link:
         self._stopping = True
         self._outgoing.close()
         if self._thread.ident is None:
+            self._let_go(NORMAL)
             self._end()
             return True
         self._wake()
@@ -267,7 +268,7 @@ class Link:
             return self._dial_due
         self._settle(connection)
         due = self._story.check(now, connection.confirmed, due)
-        if more or due is None:
+        if more or due is None or (self._stopping and self._has_said_all()):
             return now
         return min(due, self._stop_due)
 

@@ -729,3 +729,66 @@ def test_a_stopped_writer_is_still_a_writer(tmp_path: Path) -> None:
         assert files.remove_stale_temps(str(tmp_path)) == 0
         child.kill()
     assert wait(lambda: files.remove_stale_temps(str(tmp_path)) == 1, 5)
+
+
+# --- append
+
+
+def test_append_makes_a_private_file_and_tells_its_size(short_tmp):
+    path = short_tmp / "log"
+    before = os.umask(0)
+    try:
+        assert files.append(str(path), b"one\n") == 4
+    finally:
+        os.umask(before)
+    assert files.append(str(path), b"two\nthree\n", durable=False) == 14
+    assert path.read_bytes() == b"one\ntwo\nthree\n"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_append_ends_a_torn_line_first(short_tmp):
+    path = short_tmp / "log"
+    path.write_bytes(b"one\nto")
+    assert files.append(str(path), b"two\n") == 11
+    assert path.read_bytes() == b"one\nto\ntwo\n"
+
+
+def test_append_leaves_no_part_of_what_did_not_fit(short_tmp, monkeypatch):
+    path = short_tmp / "log"
+    path.write_bytes(b"one\n")
+    really_write = os.write
+    room = [3]
+
+    def limited(fd, data):
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = really_write(fd, bytes(data[: room[0]]))
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", limited)
+    with pytest.raises(OSError, match="No space"):
+        files.append(str(path), b"two and more\n")
+    assert path.read_bytes() == b"one\n"
+
+
+def test_append_is_on_the_disk_when_it_returns(short_tmp, monkeypatch):
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    path = short_tmp / "log"
+    files.append(str(path), b"one\n")
+    files.append(str(path), b"two\n")
+    files.append(str(path), b"three\n", durable=False)
+    assert synced == [str(path), str(short_tmp), str(path)]
+
+
+def test_append_takes_only_a_regular_file(short_tmp):
+    os.symlink(short_tmp / "other", short_tmp / "link")
+    with pytest.raises(OSError):
+        files.append(str(short_tmp / "link"), b"x\n")
+    assert not (short_tmp / "other").exists()
+    os.mkfifo(short_tmp / "fifo")
+    with pytest.raises(OSError, match="Not a regular file"):
+        files.append(str(short_tmp / "fifo"), b"x\n")
+    with pytest.raises(FileNotFoundError):
+        files.append(str(short_tmp / "no" / "log"), b"x\n")

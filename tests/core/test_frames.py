@@ -157,3 +157,38 @@ def test_after_an_end_nothing_follows(data):
 def test_every_message_comes_once_and_in_order(payloads):
     wanted = [Oversized(len(p)) if len(p) > LIMIT else Text(p) for p in payloads]
     assert read(b"".join(frame(TEXT, payload) for payload in payloads)) == wanted
+
+
+def test_the_head_of_an_oversized_message_is_kept():
+    head = b"0123456789"
+    whole = frame(TEXT, head + b"x" * LIMIT)
+    cut = frame(TEXT, head[:4], final=False) + frame(CONTINUATION, head[4:] + b"x" * LIMIT)
+    for data in (whole, cut):
+        for pieces in ([data], bytewise(data)):
+            reader = FrameReader(LIMIT, ABORT, keep=10)
+            events = [event for piece in pieces for event in reader.feed(piece)]
+            assert events == [Oversized(LIMIT + 10, head)]
+    # The next one is not mixed with it.
+    reader = FrameReader(LIMIT, ABORT, keep=10)
+    assert reader.feed(whole + frame(TEXT, b"next")) == [Oversized(LIMIT + 10, head), Text(b"next")]
+
+
+def test_no_more_than_the_head_is_kept_of_a_message_that_grows():
+    reader = FrameReader(LIMIT, 1 << 40, keep=10)
+    assert reader.feed(frame(TEXT, b"a" * 7, final=False)) == []
+    for _ in range(3):
+        assert reader.feed(frame(CONTINUATION, b"b" * LIMIT, final=False)) == []
+    (found,) = reader.feed(frame(CONTINUATION, b"c"))
+    assert found == Oversized(3 * LIMIT + 8, b"aaaaaaabbb")
+
+
+def test_whether_a_frame_goes_on_can_be_seen():
+    reader = FrameReader(LIMIT, ABORT)
+    assert not reader.in_frame
+    reader.feed(frame(TEXT, b"hello")[:-1])
+    assert reader.in_frame
+    reader.feed(b"o")
+    assert not reader.in_frame
+    # Between the frames of a message others may come.
+    reader.feed(frame(TEXT, b"hello", final=False))
+    assert not reader.in_frame
