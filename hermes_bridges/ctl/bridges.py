@@ -21,6 +21,7 @@ STATUS_MOST = 256 * 1024
 """Bytes of a status file that are read."""
 SYSTEM_STATE = ("/var/lib/hermes-bridges", "/var/lib/private/hermes-bridges")
 _FILES_MOST = 200  # status files, or state directories, of one place
+_STATE_NAME = "hermes-bridges"
 _DONUT_MARKS = ("status.json", "donut.lock", "donut.sqlite3")
 
 
@@ -80,7 +81,8 @@ def find(
         units, told_by_systemd = systemd.units(environ)
         notes += told_by_systemd
     bridges = _with_units(found, units)
-    return Landscape(tuple(_distinct(bridges)), tuple(notes))
+    # Two ways to one place may fail alike.
+    return Landscape(tuple(_distinct(bridges)), tuple(dict.fromkeys(notes)))
 
 
 # coms
@@ -178,7 +180,7 @@ def state_places(environ: Mapping[str, str], more: Sequence[str]) -> Iterator[tu
     ):
         for place in dict.fromkeys((environ.get(variable, ""), os.path.join(home, usual))):
             if os.path.isabs(place):
-                yield os.path.join(place, "hermes-bridges"), True
+                yield os.path.join(place, _STATE_NAME), True
     yield from ((place, True) for place in SYSTEM_STATE)
 
 
@@ -200,16 +202,17 @@ def _donut(environ: Mapping[str, str], more: Sequence[str], notes: list[str]) ->
                 continue
             if marks or path in more:
                 seen.add(known)
-                yield _donut_in(path, "default" if deep and path == place else "")
+                yield _donut_in(path)
 
 
-def _donut_in(directory: str, instance: str) -> Found:
+def _donut_in(directory: str) -> Found:
     path = os.path.join(directory, "status.json")
     status, trouble, age = read_status(path)
-    name = instance or os.path.basename(os.path.normpath(directory))
+    name = os.path.basename(os.path.normpath(directory))
     return Found(
         DONUT,
-        name.removeprefix("donut-") or name,
+        # The place of a bridge that was given none; units have one below it each, donut-<name>.
+        "default" if name == _STATE_NAME else name.removeprefix("donut-") or name,
         path,
         status,
         trouble,

@@ -31,6 +31,7 @@ COUNTERS: Mapping[str, Mapping[str, Kind]] = {
         "note_dropped": Kind("notes that were not sent: too many waited", True),
         "prompt_bad_qid": Kind("prompts whose id is no ULID", True),
         "prompt_taken": Kind("prompts for a question that somebody else had asked", True),
+        "intake_failed": Kind("prompts that could not be kept until they had a record", True),
         "record_failed": Kind("states of questions that could not be written", True),
         "record_damaged": Kind("records of questions that were damaged", True),
         "record_unreadable": Kind("records of questions that could not be read", True),

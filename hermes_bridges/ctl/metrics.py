@@ -150,6 +150,7 @@ def _numbers(page: Exposition, one: Found, told: Told, labels: Mapping[str, str]
 _TIMES = {
     "start": "when the bridge was started, in seconds since 1970",
     "connection": "when its connection to the hub got into its state, in seconds since 1970",
+    "breaker": "when its breaker got into its state, in seconds since 1970",
     "last_error": "when it last told of an error, in seconds since 1970",
 }
 
@@ -158,6 +159,7 @@ def _times(told: Told) -> Iterator[tuple[str, float]]:
     stamps = {
         "start": told.values.get("started_at"),
         "connection": told.values.get("connection_since"),
+        "breaker": told.mapping("breaker").get("since"),
         "last_error": told.mapping("last_error").get("at"),
     }
     for name, stamp in stamps.items():

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hermes_bridges.core.lifesigns import process_start
 
+_PROC = "/proc"
 _LOCKS = "/proc/locks"
 # 3: FLOCK  ADVISORY  WRITE 7118 fe:00:2351280 0 EOF
 _FLOCK = re.compile(
@@ -41,7 +42,7 @@ def life(pid: int, start: int | None) -> Life:
     if pid <= 0:
         return Life.GONE
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"{_PROC}/{pid}/stat", "rb") as file:
             state = file.read(4096).rpartition(b")")[2].split()[0]
     except (OSError, IndexError):
         # Perhaps only hidden: a host can keep the processes of others to themselves.
@@ -61,7 +62,7 @@ def uptime(pid: int) -> float | None:
     if start is None:
         return None
     try:
-        with open("/proc/uptime", "rb") as file:
+        with open(f"{_PROC}/uptime", "rb") as file:
             return float(file.read(100).split()[0]) - start / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None

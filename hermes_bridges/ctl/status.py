@@ -150,7 +150,9 @@ def _details(one: Found, state: Health) -> Iterator[str]:
         yield _identity(one, told)
     breaker = told.mapping("breaker")
     if one.bridge == DONUT and breaker:
-        yield f"breaker: {breaker.get('state')} for {_age(breaker.get('seconds'))}"
+        ago = health.seconds_since(breaker.get("since"))
+        since = "" if ago is None else f" for {brief_age(max(0.0, ago))}"
+        yield f"breaker: {breaker.get('state')}{since}"
     lost = counters.losses(one.bridge, counters.of(one.bridge, told))
     if lost:
         yield f"drops and losses: {', '.join(map(_shown, lost))}"
@@ -166,10 +168,6 @@ def _identity(one: Found, told: Told) -> str:
     if since:
         text += f", {told.text('connection')} since {since}"
     return text + (f", unit {one.unit.name}" if one.unit else "")
-
-
-def _age(seconds: object) -> str:
-    return brief_age(seconds) if isinstance(seconds, int | float) else "?"
 
 
 def _shown(counter: Counter) -> str:

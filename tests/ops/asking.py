@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from hermes_bridges.core.lifesigns import process_start
 from hermes_bridges.ctl import main
+from tests.harness.process import CHECKOUT, INHERITED
 
 
 class Told(NamedTuple):
@@ -42,6 +45,16 @@ class Ask:
         code = main(words, self.environ | more)
         told = self._capsys.readouterr()
         return Told(code, told.out, told.err)
+
+    def start(self, *words: str, **options: Any) -> "subprocess.Popen[str]":
+        """The command in a process of its own, out of the checkout; the caller ends it."""
+        inherited = {n: v for n, v in os.environ.items() if n.startswith(INHERITED)}
+        return subprocess.Popen(
+            [sys.executable, "-m", "hermes_bridges", *words],
+            env={**inherited, "PYTHONPATH": CHECKOUT, **self.environ},
+            text=True,
+            **{"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, **options},
+        )
 
     def status(self, *words: str, **more: str) -> Mapping[str, Any]:
         """What ``status --json`` tells of the only bridge."""

@@ -10,6 +10,7 @@ from hermes_bridges.coms.settings import TABLE
 from hermes_bridges.ctl import VERBS, completion
 from hermes_bridges.donut.settings import FLAGS
 from tests.conftest import ROOT
+from tests.ops.asking import Ask
 from tests.ops.conftest import SYSTEM_PATH, Operator
 
 SHIPPED = ROOT / "contrib/completion/hermes-bridges.bash"
@@ -76,8 +77,12 @@ def test_files_and_directories(tmp_path: Path) -> None:
     assert offered("bridge-coms", "--questions-dir", "", cwd=str(tmp_path)) == ["a place"]
 
 
+def test_it_is_printed(ask: Ask) -> None:
+    assert ask("completion", "bash") == (0, completion.script(), "")
+
+
 @pytest.mark.parametrize("words", [[], ["zsh"]])
-def test_another_shell_is_refused(ask, words: list[str]) -> None:
+def test_another_shell_is_refused(ask: Ask, words: list[str]) -> None:
     assert ask("completion", *words).code == 2
 
 

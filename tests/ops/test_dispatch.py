@@ -4,7 +4,6 @@ import importlib
 import io
 import os
 import re
-import subprocess
 import sys
 import types
 import unicodedata
@@ -18,6 +17,7 @@ from hermes_bridges.ctl import VERBS, main
 from hermes_bridges.ctl.arguments import Arguments
 from hermes_bridges.ctl.terminal import SafeLines, brief_age, safe
 from hermes_bridges.errors import BridgeError, ConfigError
+from tests.ops.asking import Ask
 from tests.ops.conftest import Operator
 
 
@@ -88,26 +88,37 @@ def test_how_a_verb_fails(
     assert all(line.startswith("hermes-bridges made-up: ") for line in told.splitlines())
 
 
-def test_output_that_cannot_be_written_is_told(operator: Operator) -> None:
+def test_the_help_and_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["-h"], ["help"]):
+        assert main(words, {}) == 0
+        assert capsys.readouterr().out == ctl.usage() + "\n"
+    assert main(["--version"], {}) == 0
+    assert capsys.readouterr().out == f"hermes-bridges {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["status"]])
+def test_output_that_cannot_be_written_is_told(ask: Ask, words: list[str]) -> None:
     with open("/dev/full", "wb") as full:
-        child = operator.start("hermes-bridges", "--help", stdout=full, stderr=subprocess.PIPE)
-        assert child.wait(20) == 1
-    assert child.stderr is not None
-    (line,) = child.stderr.read().decode().splitlines()
-    assert "cannot be written" in line and "No space left" in line
-
-
-def test_without_a_stdout(operator: Operator) -> None:
-    shell = f"exec {operator.bin}/hermes-bridges --help >&-"
-    done = operator.run("/bin/sh", "-c", shell)
-    assert (done.returncode, done.stderr) == (1, "hermes-bridges: stdout is closed\n")
-
-
-def test_nobody_reads_the_help(operator: Operator) -> None:
-    done = operator.run(
-        "/bin/bash", "-c", f"{operator.bin}/hermes-bridges --help | true; echo ${{PIPESTATUS[0]}}"
+        _, said = (child := ask.start(*words, stdout=full)).communicate(timeout=20)
+    assert child.returncode == 1
+    assert said == (
+        "hermes-bridges: what was to be printed cannot be written: [Errno 28] No space left on"
+        " device\n"
     )
-    assert done.stderr == "" and done.stdout in ("0\n", "141\n")
+
+
+def test_without_a_stdout(ask: Ask) -> None:
+    child = ask.start("--help", preexec_fn=lambda: os.close(1))
+    assert child.communicate(timeout=20)[1] == "hermes-bridges: stdout is closed\n"
+    assert child.returncode == 1
+
+
+def test_nobody_reads_what_is_printed(ask: Ask) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    child = ask.start("completion", "bash", stdout=writing)
+    os.close(writing)
+    assert child.communicate(timeout=20)[1] == "" and child.returncode == 141
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))

@@ -158,6 +158,34 @@ def test_modes_and_owners(well: Ask) -> None:
     assert problems(well) == {} and "is a symlink to /nowhere" in well("doctor").out
 
 
+def test_places_that_cannot_be_looked_at(well: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = well.root / "loop"
+    pool.symlink_to(pool)
+    well.environ["PI_COMS_DIR"] = str(pool / "deep")
+    assert any("cannot be looked at" in text for text in problems(well))
+    del well.environ["PI_COMS_DIR"]
+
+    def refused(path: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "statvfs", refused)
+    assert "MiB" not in well("doctor").out
+
+
+def test_the_directories_that_a_bridge_tells_of_are_looked_at_too(well: Ask) -> None:
+    questions = well.root / "questions"
+    questions.mkdir(mode=0o755)
+    values = {"questions_dir": str(questions), "event_log": str(well.root / "log.ndjson")}
+    path = Path(well.environ["HOME"]) / ".pi/coms/hermes-bridge/status/default.user-remote.json"
+    status_file(path, values=values)
+    path.chmod(0o600)
+    for place in (path.parent.parent, path.parent.parent.parent):
+        place.chmod(0o700)
+    assert f"{questions} is open to others" in only(problems(well))[0]
+    questions.chmod(0o700)
+    assert problems(well) == {} and "coms user-remote@default is healthy" in well("doctor").out
+
+
 def test_room(well: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     def statvfs(**facts: int) -> None:
         usual = {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": 10**6, "f_bfree": 10**6}

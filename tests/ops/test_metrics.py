@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hermes_bridges.ctl import exposition
+from hermes_bridges.ctl import counters, exposition
 from hermes_bridges.ctl.exposition import Exposition
-from tests.conftest import wait
+from hermes_bridges.donut import service
+from tests.conftest import ROOT, wait
 from tests.harness.scene import Scene
 from tests.ops.asking import Ask, status_file
 from tests.ops.conftest import Operator
@@ -102,7 +103,7 @@ def test_the_numbers_of_both_bridges(ask: Ask) -> None:
         values={
             "connection": "connected",
             "connection_since": "2026-11-30T12:00:01.500Z",
-            "breaker": {"state": "half_open", "seconds": 3},
+            "breaker": {"state": "half_open", "since": "2026-11-30T12:00:02.000Z"},
             "queued": 1,
             "in_flight": 2,
             "outbox": 8,
@@ -131,6 +132,7 @@ def test_the_numbers_of_both_bridges(ask: Ask) -> None:
     assert value(samples, "hermes_bridges_donut_breaker_state", state="half_open") == 1
     assert value(samples, "hermes_bridges_donut_breaker_state", state="closed") == 0
     assert value(samples, "hermes_bridges_donut_connection_time_seconds") == 1796040001.5
+    assert value(samples, "hermes_bridges_donut_breaker_time_seconds") == 1796040002
     assert value(samples, "hermes_bridges_donut_outbox", **bot) == 8
 
 
@@ -152,15 +154,15 @@ def test_one_family_once_for_several_bridges(ask: Ask) -> None:
     ['a"b', "a\\", "a\nb", "\\n", "{}=,", "\x00\x1b[0m", "é\u202e\ud800", "", " ", "x" * 5000],
 )
 def test_hostile_names_and_texts_stay_within_their_label(ask: Ask, hostile: str) -> None:
-    counters: dict[str, Any] = {
+    hostiles: dict[str, Any] = {
         f"{hostile}y": 1,
         f"ignored.{hostile}": 2,
         f"{hostile}.{hostile}": 3,
     }
-    counters |= {"a.b": 1, "a": 2, "a b": 3, "a_b": 4, "up": 5, "state": 6, "x_total": 7, "9": 8}
+    hostiles |= {"a.b": 1, "a": 2, "a b": 3, "a_b": 4, "up": 5, "state": 6, "x_total": 7, "9": 8}
     values = dict.fromkeys(("connection", "started_at", "version", "project", "name"), hostile)
     for where in (place(ask, "default.user-remote"), place(ask, "donut")):
-        status_file(where, counters=counters, values=values, version=hostile)
+        status_file(where, counters=hostiles, values=values, version=hostile)
     samples = strictly(ask("metrics").out)
     assert value(samples, "hermes_bridges_coms_up_total") == 5
 
@@ -190,6 +192,19 @@ def test_the_first_of_two_equal_samples_counts() -> None:
     assert page.text() == (
         '# HELP a help \\\\ with things\n# TYPE a gauge\na{x="1"} 1\na{x="2"} 0.5\n'
     )
+
+
+def test_every_counter_of_the_bridges_is_known() -> None:
+    for bridge, kinds in counters.COUNTERS.items():
+        source = "".join(
+            path.read_text() for path in (ROOT / "hermes_bridges" / bridge).rglob("*.py")
+        )
+        names = set(re.findall(r'\bcount\(\s*f?"([a-z_]+)', source)) | (
+            {name.partition(".")[0] for name in service.COUNTERS} if bridge == "donut" else set()
+        )
+        assert len(names) > 10
+        for name in names:
+            assert any(name == kind or name == f"{kind}_" for kind in kinds), (bridge, name)
 
 
 # The file

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hermes_bridges.core import files
 from hermes_bridges.core.lifesigns import process_start
 from hermes_bridges.ctl import health, processes
 from hermes_bridges.standins.hermes_runs import Answer
@@ -36,7 +37,7 @@ if tells == "tells":
     status = Status(os.path.join(directory, "status.json"))
     signs = Lifesigns(os.environ, status, str)
     status.set("connection", "connected")
-    status.set("breaker", {"state": "closed", "seconds": 1})
+    status.set("breaker", {"state": "closed"})
     signs.ready("")
     signs.beat(time.monotonic())
     status.write()
@@ -240,7 +241,7 @@ def test_a_donut_bridge_from_start_to_stop(ask: Ask, donut: DonutScene) -> None:
     assert one["pid"] == bridge.pid and one["stateDir"] == donut.state
     out = ask("status").out
     assert "connected" in out and "0 queued, 0 in flight, 0 to post" in out
-    assert "connected since 20" in out and "breaker: closed" in out
+    assert "connected since 20" in out and "breaker: closed for " in out
     assert bridge.stop(limit=5) == 0
     assert ask.status()["state"] == "down"
     assert "it was stopped at" in told(ask) and "exit code 0" in told(ask)
@@ -525,6 +526,7 @@ def test_a_unit_whose_files_are_out_of_reach_is_degraded(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units(ask, pid=os.getpid())
+    monkeypatch.setattr(health, "START_MOST", 1e9)
     assert ask.status()["state"] == "starting"
     monkeypatch.setattr(health, "START_MOST", 0.0)
     assert ask.status()["state"] == "degraded" and "cannot be looked at" in told(ask)
@@ -565,6 +567,71 @@ def test_state_directories_are_found_where_units_keep_them(ask: Ask, short_tmp: 
     (short_tmp / "var-lib" / "link").symlink_to(private)
     found = ask("status", "--json").json["bridges"]
     assert sorted(one["instance"] for one in found) == ["bot1", "bot2"]
+
+
+def test_the_process_tells_which_of_two_units_it_is(ask: Ask) -> None:
+    values = {"project": "work", "name": "user-remote"}
+    status_file(coms_file(ask, "work.user-remote"), values=values)
+    units(ask, pid=os.getppid())
+    found = {one["state"]: one["unit"] for one in ask("status", "--json").json["bridges"]}
+    assert found["healthy"] is None and len(found) == 2
+
+
+def test_a_hung_one_with_a_unit_is_restarted_by_systemd(ask: Ask) -> None:
+    values = {"project": "work", "name": "user-remote", "beat": time.monotonic() - 60}
+    status_file(coms_file(ask, "work.user-remote"), values=values)
+    units(ask, "system", pid=os.getpid())
+    (fault,) = ask.status()["faults"]
+    assert fault["remedy"] == "systemctl restart hermes-coms-bridge@work.service"
+
+
+def test_a_donut_unit_and_its_state_directory_are_one_bridge(ask: Ask) -> None:
+    for place in (ask.root / "var-lib", Path(ask.environ["HOME"]) / ".local/state/hermes-bridges"):
+        status_file(place / "donut-bot" / "status.json", values={"process_start": 1})
+    units(ask, "system", active="failed", status=1)
+    path = ask.bin / "units.txt"
+    path.write_text(path.read_text().replace("hermes-coms-bridge@work", "hermes-donut-bridge@bot"))
+    found = ask("status", "--json").json["bridges"]
+    assert len(found) == 2
+    unit = {one["stateDir"]: one["unit"] for one in found}
+    assert unit[f"{ask.root}/var-lib/donut-bot"] == "hermes-donut-bridge@bot.service"
+    assert unit[f"{ask.environ['HOME']}/.local/state/hermes-bridges/donut-bot"] is None
+
+
+def test_one_that_went_while_it_stopped(ask: Ask) -> None:
+    status_file(coms_file(ask), values={"state": "stopping", "process_start": 1})
+    assert "it was about to stop" in told(ask)
+
+
+def test_what_cannot_be_looked_at_is_told(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = coms_file(ask).parent
+    status.parent.mkdir(parents=True)
+    status.symlink_to(status)
+    (ask.root / "var-lib").mkdir()
+    (ask.root / "var-lib" / "loop").symlink_to("loop")
+    (Path(ask.environ["HOME"]) / ".config").mkdir()
+    (Path(ask.environ["HOME"]) / ".config/hermes-bridges").symlink_to("hermes-bridges")
+    notes = ask("status", "--json").json["notes"]
+    assert len(notes) == 3 and all("cannot be looked at: Too many levels" in n for n in notes)
+    assert "note: " in ask("status").out
+
+
+def test_a_status_file_that_may_not_be_read(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    status_file(coms_file(ask))
+
+    def refused(*args: Any, **more: Any) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(files, "read_capped", refused)
+    assert "cannot be used: Permission denied" in told(ask)
+
+
+def test_three_with_one_name_in_one_place(ask: Ask) -> None:
+    values = {"project": "work", "name": "user-remote"}
+    for stem in "abc":
+        status_file(coms_file(ask, stem), values=values)
+    found = [one["instance"] for one in ask("status", "--json").json["bridges"]]
+    assert len(set(found)) == 3 and found[2].endswith(" #2")
 
 
 # Looking at processes and locks
@@ -615,6 +682,38 @@ def test_another_device_in_the_list_of_locks_is_no_answer(
     monkeypatch.setattr(processes, "_LOCKS", str(short_tmp / "locks"))
     assert processes.lock_holder(str(path), probe=False) == (None, None)
     assert processes.lock_holder(str(path), probe=True) == (False, None)
+
+
+def test_processes_that_are_hidden(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    monkeypatch.setattr(processes, "_PROC", str(short_tmp))
+    assert processes.life(os.getpid(), 1) is processes.Life.UNSURE
+    assert processes.life(child.pid, 1) is processes.Life.GONE
+    assert processes.life(2**40, 1) is processes.Life.GONE
+    assert processes.uptime(os.getpid()) is None
+
+    def denied(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", denied)
+    assert processes.life(child.pid, 1) is processes.Life.UNSURE
+
+
+def test_a_lock_that_cannot_be_tried(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = short_tmp / "lock"
+    path.touch()
+    for fault, held in ((OSError(37, "No locks"), None), (FileNotFoundError(), False)):
+
+        def fail(*args: Any, fault: OSError = fault, **more: Any) -> int:
+            raise fault
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", fail)
+            assert processes.lock_holder(str(path), probe=True).held is held
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", fail)
+            assert processes.lock_holder(str(path), probe=True).held is None
 
 
 # As it is installed

@@ -67,9 +67,37 @@ def test_of_a_log_without_line_ends_only_so_much_is_looked_at(
 
 
 def test_an_endless_line_is_cut(log: Path) -> None:
-    log.write_bytes(b"a\n" + b"x" * (LINE_MOST + 200_000) + b"\nb\n")
+    log.write_bytes(b"a\n" + b"x" * (3 * LINE_MOST) + b"\nb\n")
     lines = read(Follower(str(log), 10))
     assert [len(line) for line in lines] == [1, LINE_MOST, 1]
+    log.write_bytes(b"x" * (3 * LINE_MOST))
+    follower = Follower(str(log), 10)
+    assert [len(line) for line in read(follower)] == [LINE_MOST] and follower.close() == []
+
+
+def test_a_fifo_among_the_rotated_files_does_no_harm(log: Path) -> None:
+    add(log, "1")
+    os.mkfifo(log.with_name("log.ndjson.2"))
+    log.with_name("log.ndjson.3").symlink_to("/nowhere")
+    follower = Follower(str(log), 10)
+    assert read(follower) == ["1"]
+    log.rename(log.with_name("log.ndjson.1"))
+    add(log, "2")
+    assert read(follower) == ["2"]
+
+
+def test_a_directory_that_is_gone_may_come_back(log: Path, short_tmp: Path) -> None:
+    path = short_tmp / "d" / "log.ndjson"
+    follower = Follower(str(path), 10)
+    path.parent.mkdir()
+    add(path, "1")
+    assert read(follower) == ["1"]
+    shutil.rmtree(path.parent)
+    assert read(follower) == []
+    path.parent.mkdir()
+    add(path, "2")
+    assert read(follower) == ["2"]
+    assert follower.close() == []
 
 
 def test_a_line_comes_when_it_is_whole(log: Path) -> None:
@@ -295,7 +323,10 @@ def test_without_a_log(ask: Ask) -> None:
     assert told.code == 1 and "--file" in told.err
 
 
-@pytest.mark.parametrize("words", [[], ["coms", "-n", "x"], ["coms", "-n", "-1"], ["other"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["coms", "-n", "x"], ["coms", "-n", "-1"], ["other"], ["coms", "--file", ""]],
+)
 def test_a_wrong_command_line(ask: Ask, words: list[str]) -> None:
     told = ask("tail", *words)
     assert told.code == 2 and "--help" in told.err
@@ -336,31 +367,25 @@ def test_of_the_donut_bridge_the_journal_is_shown(ask: Ask) -> None:
     donut_unit(ask, "bot1", "bot2")
     assert "bot1, bot2" in ask("tail", "donut").err
     assert "bot2.service" in ask("tail", "donut", "--instance", "bot2").out
-    (ask.bin / "journalctl").unlink()
+    (ask.bin / "journalctl").chmod(0)
+    (ask.bin / "journalctl").write_text("")
+    (ask.bin / "journalctl").rename(ask.bin / "nothing")
+    ask.systemctl(f"/bin/cat {ask.bin}/units")
     told = ask("tail", "donut", "--instance", "bot2", PATH=str(ask.bin))
-    assert told.code == 1
+    assert told.code == 1 and "journalctl could not be started" in told.err
 
 
-# As it is installed
+# While it follows
 
 
 @pytest.fixture
-def tailing(operator: Operator) -> Iterator[tuple[Path, "subprocess.Popen[str]"]]:
-    log = operator.home / ".pi/coms/hermes-bridge/log.ndjson"
-    log.parent.mkdir(parents=True)
-    add(log, record("before"))
-    give(operator.home)
-    child = operator.start(
-        "hermes-bridges",
-        "tail",
-        "coms",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def tailing(ask: Ask) -> Iterator[tuple[Path, "subprocess.Popen[str]"]]:
+    add(event_log(ask), record("before"))
+    child = ask.start("tail", "coms", stdout=subprocess.PIPE, start_new_session=True)
     assert child.stdout is not None and "before" in child.stdout.readline()
-    yield log, child
+    yield event_log(ask), child
+    child.kill()
+    child.communicate()
 
 
 def said(child: "subprocess.Popen[str]") -> str:
@@ -377,7 +402,6 @@ def test_it_follows_and_ends_quietly_on_ctrl_c(
     assert "one" in child.stdout.readline()
     log.rename(log.with_name("log.ndjson.1"))
     add(log, record("two"))
-    give(log)
     assert "two" in child.stdout.readline()
     os.killpg(child.pid, signal.SIGINT)
     assert child.wait(5) == 130 and said(child) == ""
@@ -390,39 +414,43 @@ def test_it_ends_quietly_when_nobody_reads(
     log, child = tailing
     assert child.stdout is not None
     child.stdout.close()
+    child.stdout = None
     begun = time.monotonic()
     while writing and child.poll() is None and time.monotonic() - begun < 5:
         add(log, record("more"))
     assert child.wait(5) == 141 and said(child) == ""
 
 
-def test_it_waits_for_a_log_that_is_not_there_yet(operator: Operator) -> None:
-    child = operator.start(
-        "hermes-bridges",
-        "tail",
-        "coms",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stderr is not None and "waiting for" in child.stderr.readline()
-    log = operator.home / ".pi/coms/hermes-bridge/log.ndjson"
-    log.parent.mkdir(parents=True)
-    add(log, record("at last"))
-    give(operator.home)
-    assert child.stdout is not None and "at last" in child.stdout.readline()
-    child.terminate()
+def test_it_waits_for_a_log_that_is_not_there_yet(ask: Ask) -> None:
+    child = ask.start("tail", "coms", stdout=subprocess.PIPE)
+    try:
+        assert child.stderr is not None and "waiting for" in child.stderr.readline()
+        add(event_log(ask), record("at last"))
+        assert child.stdout is not None and "at last" in child.stdout.readline()
+    finally:
+        child.kill()
+        child.communicate()
 
 
-def test_the_journal_is_left_when_nobody_reads(operator: Operator) -> None:
-    block = "Id=hermes-donut-bridge@b.service\\nLoadState=loaded\\nActiveState=failed\\n"
-    operator.command("systemctl", f"#!/bin/sh\n[ $1 = --user ] && printf '{block}'\n")
-    operator.command("journalctl", "#!/bin/sh\necho $$\nexec sleep 100\n")
-    child = operator.start(
-        "hermes-bridges", "tail", "donut", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def test_the_journal_is_left_when_nobody_reads(ask: Ask) -> None:
+    donut_unit(ask, "b")
+    ask.systemctl("echo $$; exec sleep 100", "journalctl")
+    child = ask.start("tail", "donut", stdout=subprocess.PIPE)
     assert child.stdout is not None
     journal = int(child.stdout.readline())
     child.stdout.close()
+    child.stdout = None
     assert child.wait(5) == 141 and said(child) == ""
     assert wait(lambda: not os.path.exists(f"/proc/{journal}"), 5)
+    child.communicate()
+
+
+def test_the_installed_command_follows(operator: Operator) -> None:
+    log = operator.home / ".pi/coms/hermes-bridge/log.ndjson"
+    log.parent.mkdir(parents=True)
+    add(log, record("before"))
+    give(operator.home)
+    child = operator.start("hermes-bridges", "tail", "coms", stdout=subprocess.PIPE)
+    assert child.stdout is not None and b"before" in child.stdout.readline()
+    add(log, record("after"))
+    assert b"after" in child.stdout.readline()
