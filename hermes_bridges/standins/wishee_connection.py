@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -109,7 +108,7 @@ class Connection:
         self.was_hampered = False
         self._record = record
         # Bounded by the requests of the bridge that wait for a res.
-        self._asked: dict[str, deque[Asked]] = {}
+        self._asked: dict[str, list[Asked]] = {}
 
     @property
     def live(self) -> bool:
@@ -137,7 +136,7 @@ class Connection:
     def ask(self, asked: Asked, raw: bytes, opcode: int = TEXT) -> None:
         """Send a request."""
         asked.excused = self.hampered
-        self._asked.setdefault(same(asked.id), deque()).append(asked)
+        self._asked.setdefault(same(asked.id), []).append(asked)
         if asked.method == "approval.respond":
             self._record.judge.responded(str(asked.params.get("approvalId")))
         self.stream.offer(raw, asked, opcode)
@@ -238,7 +237,7 @@ class Connection:
     ) -> tuple[tuple[Asked, Res] | None, list[Fault]]:
         faults = [Fault("1", text) for text in wishee_shapes.answer(frame)]
         queue = self._asked.get(same(frame.get("id")))
-        asked = queue.popleft() if queue else None
+        asked = queue.pop(0) if queue else None
         if queue is not None and not queue:
             del self._asked[same(frame.get("id"))]
         res = Res(frame.get("ok") is True, frame.get("payload"), told(frame), 0.0)

@@ -240,7 +240,8 @@ class WsServer:
         ready = dict(poll.poll(None if due is None else max(0.0, due - now) * 1000 + 1))
         if wanted:
             poll.unregister(self._sock)
-        if wanted & select.POLLIN and ready.get(self._sock.fileno(), 0) & ~select.POLLOUT:
+        come = wanted & select.POLLIN and ready.get(self._sock.fileno(), 0) & ~select.POLLOUT
+        if come and not self._stalled and not self._held:
             self._read()
 
     def _due(self, now: float) -> float | None:
@@ -307,7 +308,7 @@ class WsServer:
             socket.socket.shutdown(self._sock, socket.SHUT_WR)
 
     def _read(self) -> None:
-        while self._ended is None:
+        while self._ended is None and not self._held:
             try:
                 data = self._sock.recv(min(self._sip, 65536))
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):

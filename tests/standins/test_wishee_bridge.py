@@ -345,9 +345,7 @@ def test_section_1_the_secret_is_in_no_other_frame(bridge: WisheeBridge, agent: 
     assert SECRET not in repr(bridge.violations)
 
 
-def test_KH22_the_secret_is_never_in_the_journal(
-    bridge: WisheeBridge, agent: Agent, short_tmp: Path
-):
+def test_the_secret_is_never_in_the_journal(bridge: WisheeBridge, agent: Agent, short_tmp: Path):
     clean(bridge, agent)
     assert SECRET not in (short_tmp / "journal").read_text()
 
@@ -836,8 +834,13 @@ def test_section_10_a_ping_before_the_result_confirms_nothing(
 ):
     monkeypatch.setattr(wishee_judge, "CONFIRM_GRACE", 0.0)
     run(bridge, agent)
-    agent.ping()
-    agent.result()
+    payload = {"runId": RUN, "sessionKey": KEY, "text": "done"}
+    event = json.dumps({"type": "event", "event": "task-result", "payload": payload})
+    frame = websocket.ABNF.create_frame
+    ping = frame(b"p", websocket.ABNF.OPCODE_PING).format()
+    assert agent.ws.sock is not None
+    agent.ws.sock.sendall(ping + frame(event, websocket.ABNF.OPCODE_TEXT).format())
+    assert agent.ws.recv_data(control_frame=True)[0] == websocket.ABNF.OPCODE_PONG
     assert bridge.result(RUN, 5)
     bridge.cut()
     again = Agent(bridge).welcomed()
