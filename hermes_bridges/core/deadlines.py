@@ -28,16 +28,17 @@ class Deadlines:
     once, as if the peer had closed. Watch a ``dup()`` of the raw socket: it shares the connection,
     and a TLS object on the original stays intact.
 
-    ``watch``, ``clear`` and ``shut_all`` may be called by any thread, also before the stage runs.
-    ``ended`` is True after ``shut_all``.
+    ``watch``, ``clear``, ``hasten`` and ``shut_all`` may be called by any thread, also before the
+    stage runs. ``ended`` is True after ``shut_all``.
     """
 
     def __init__(self) -> None:
-        # Guards _tokens, _next and ended. The shutdown, which cannot block, is made while it is
-        # held: after clear() the owner may close the socket, and its number may go to another.
+        # Guards _tokens, _next, _latest and ended. The shutdown, which cannot block, is made while
+        # it is held: after clear() the owner may close the socket, and its number may go to another.
         self._lock = threading.Lock()
         self._tokens: set[Token] = set()
         self._next = math.inf  # when the thread will look again by itself
+        self._latest = math.inf  # no socket's time ends later
         self._waker = Waker()
         self._stopping = False
         self.ended = False
@@ -63,15 +64,15 @@ class Deadlines:
 
         The caller owns the socket: it calls ``clear`` first and closes it then.
         """
-        token = Token(sock, due)
         with self._lock:
+            token = Token(sock, min(due, self._latest))
             if self.ended:
                 _shut(sock)
             self._tokens.add(token)
             # Times that were cleared are left in _next: the thread then looks once in vain.
-            sooner = due < self._next
+            sooner = token.due < self._next
             if sooner:
-                self._next = due
+                self._next = token.due
         if sooner:
             self._waker.wake()
         return token
@@ -80,6 +81,14 @@ class Deadlines:
         """Forget it; from here on its socket is not touched. Twice is fine."""
         with self._lock:
             self._tokens.discard(token)
+
+    def hasten(self, latest: float) -> None:
+        """Let no time end later than ``latest`` (monotonic): of what is watched now or ever."""
+        with self._lock:
+            self._latest = min(self._latest, latest)
+            for token in self._tokens:
+                token.due = min(token.due, latest)
+        self._waker.wake()
 
     def shut_all(self) -> None:
         """Shut everything that is watched now and whatever will be watched."""

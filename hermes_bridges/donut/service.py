@@ -268,10 +268,15 @@ class _Daemon:
         service.add("donut.upkeep", upkeep, stop_rank=0, limit=_STEP_LIMIT)
         service.add("donut.intake", intake, stop_rank=1, limit=_STEP_LIMIT)
         if settings.typing_url:
+            # Its own: they are hastened at the stop.
+            typing_deadlines = Deadlines()
             for number in range(1, min(TYPISTS, settings.max_concurrent) + 1):
-                client = HttpClient(deadlines, proxy=settings.proxy)
+                client = HttpClient(typing_deadlines, proxy=settings.proxy)
                 cleanup.callback(client.close)
-                typist = TypingSignal(board, settings.typing_url, settings.bot_token, client)
+                typist = TypingSignal(
+                    board, settings.typing_url, settings.bot_token, client, typing_deadlines
+                )
                 service.add(f"donut.typing-{number}", typist, stop_rank=1, limit=30.0)
+            service.add("donut.typing-deadlines", typing_deadlines, stop_rank=2)
         service.add("donut.deadlines", deadlines, stop_rank=2)
         return service, tell

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hermes_bridges.core.backoff import retry_after
 from hermes_bridges.core.bell import Bell
+from hermes_bridges.core.deadlines import Deadlines
 from hermes_bridges.core.httpclient import CallFailed, HttpClient, Reply
 from hermes_bridges.donut import protocol
 from hermes_bridges.donut.protocol import Id
@@ -19,7 +20,7 @@ LIMIT = 5.0
 """Seconds for one request in all."""
 MOST_FAILURES = 5
 """Failures in a row after which a turn is left without the signal."""
-_FAREWELL = 1.0  # seconds for all that is still to be sent at the end
+_FAREWELL = 0.5  # seconds from the stop until the last request is over
 
 _log = logging.getLogger("hermes_bridges.donut.typing")
 
@@ -167,7 +168,8 @@ class TypingSignal:
     """A stage that sends what the board has due, one request at a time, on its own connection.
 
     Whatever happens to a request is the board's business alone. At the end it sends the ``stop``
-    of what is shown, as far as ``_FAREWELL`` allows.
+    of what is shown, as far as ``_FAREWELL`` allows; a request that is under way then gets no
+    more time either. ``deadlines`` are those of ``client``, and serve nothing but such stages.
     """
 
     def __init__(
@@ -176,6 +178,7 @@ class TypingSignal:
         url: str,
         token: str,
         client: HttpClient,
+        deadlines: Deadlines,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -184,10 +187,12 @@ class TypingSignal:
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._client = client
+        self._deadlines = deadlines
         self._clock = clock
         self._wall = wall
         self._bell = Bell()
         self._stopping = False
+        self._end = math.inf
 
     def step(self, now: float) -> float | None:
         if self._stopping:
@@ -203,7 +208,9 @@ class TypingSignal:
         self._bell.wait(timeout)
 
     def stop(self) -> None:
+        self._end = self._clock() + _FAREWELL
         self._stopping = True
+        self._deadlines.hasten(self._end)
         self._bell.ring()
 
     def close(self) -> None:
@@ -211,12 +218,11 @@ class TypingSignal:
 
     def _say_farewell(self) -> None:
         self._board.end_all()
-        end = self._clock() + _FAREWELL
-        while (now := self._clock()) < end:
+        while (now := self._clock()) < self._end:
             found = self._board.take(now, self._bell)
             if not isinstance(found, Signal):
                 return
-            self._send(found, end - now)
+            self._send(found, self._end - now)
 
     def _send(self, signal: Signal, limit: float) -> None:
         state = "start" if signal.start else "stop"
@@ -241,6 +247,9 @@ class TypingSignal:
             return self._client.post(self._url, body, self._headers, limit)
         except CallFailed as failure:
             if failure.kind != "broken" or not failure.reused or failure.answered:
+                raise
+            if self._clock() >= self._end:
+                # It was we who broke it.
                 raise
         # The hub had closed the idle connection: no reason to leave this one to the refresh.
         return self._client.post(self._url, body, self._headers, end - self._clock())

@@ -90,6 +90,23 @@ def test_shut_all_ends_what_there_is_and_what_will_be(pair) -> None:
     deadlines.close()
 
 
+def test_hastened_nothing_lasts_longer_and_the_rest_ends_as_it_would() -> None:
+    deadlines = Deadlines()
+    with contextlib.ExitStack() as stack:
+        socks = [end for _ in range(2) for end in map(stack.enter_context, socket.socketpair())]
+        early, late, later = (
+            deadlines.watch(sock, due) for sock, due in zip(socks, (4.0, 10.0, 11.0), strict=False)
+        )
+        deadlines.hasten(5.0)
+        deadlines.hasten(6.0)
+        after = deadlines.watch(socks[3], 20.0)
+        assert deadlines.step(4.0) == 5.0
+        assert early.over and not late.over
+        assert deadlines.step(5.0) is None
+        assert late.over and later.over and after.over
+    deadlines.close()
+
+
 def test_a_read_of_another_thread_ends_at_its_time(pair) -> None:
     with Deadlines.running() as deadlines:
         began = time.monotonic()

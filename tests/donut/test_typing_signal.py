@@ -315,7 +315,8 @@ class Rig:
         assert self.ready.wait(5)
 
     def stage(self) -> TypingSignal:
-        return TypingSignal(self.board, self.hub.typing_url, TOKEN, HttpClient(self.deadlines))
+        client = HttpClient(self.deadlines)
+        return TypingSignal(self.board, self.hub.typing_url, TOKEN, client, self.deadlines)
 
     def _run(self) -> None:
         self.code = self.service.run(self.ready.set)
@@ -510,6 +511,19 @@ def test_a_hub_that_hangs_holds_the_stop_up_for_little_time(_fast: None, short_t
     rig.hub.send_hang(False, times=None, where="typing")
     time.sleep(0.3)
     assert rig.close() < 0.5 + 1 + 0.5
+
+
+def test_a_request_that_hangs_ends_with_the_stop(short_tmp: Path):
+    """Its own time is 5 s; with nothing in flight but this, the process ends within one."""
+    rig = Rig(short_tmp)
+    rig.begin(1)
+    assert wait(lambda: rig.hub.typing(1), 5)
+    rig.hub.send_hang(False, times=None, where="typing")
+    for chat in range(1, 9):
+        rig.end(chat)
+        rig.begin(chat)
+    time.sleep(0.3)
+    assert rig.close() < 0.9
 
 
 def test_nothing_to_end_means_a_quick_stop(_fast: None, short_tmp: Path):
