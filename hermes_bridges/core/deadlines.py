@@ -34,7 +34,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         # Guards _tokens, _next, _latest and ended. The shutdown, which cannot block, is made while
-        # it is held: after clear() the owner may close the socket, and its number may go to another.
+        # it is held: after clear() the owner may close the socket, and another get its number.
         self._lock = threading.Lock()
         self._tokens: set[Token] = set()
         self._next = math.inf  # when the thread will look again by itself

@@ -74,7 +74,8 @@ class HttpClient:
     ) -> None:
         self._body_limit = body_limit
         self._wire = Wire(deadlines, connect_limit, proxy, clock)
-        self._session = _Session(_Adapter(self._wire))
+        self._adapter = _Adapter(self._wire)
+        self._session = _Session(self._adapter)
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str], limit: float) -> Reply:
         """Send ``body``; ``limit`` bounds the whole call in seconds. Raises ``CallFailed``."""
@@ -84,6 +85,11 @@ class HttpClient:
     def get(self, url: str, headers: Mapping[str, str], limit: float) -> Reply:
         """As ``post``, with nothing to send."""
         return self._call("GET", url, None, {"User-Agent": _AGENT, **headers}, limit)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection of an earlier call still stands, as far as can be seen here."""
+        return self._adapter.connected()
 
     def close(self) -> None:
         """Close the connection; a later call makes a new one."""
@@ -234,6 +240,12 @@ class _Adapter(BaseAdapter):
             self._line = kind(parts.hostname or "", parts.port or kind.default_port, self._wire)
         self._line.refresh()
         return self._line
+
+    def connected(self) -> bool:
+        if self._line is None:
+            return False
+        self._line.refresh()
+        return self._line.sock is not None
 
     def close(self) -> None:
         if self._line is not None:

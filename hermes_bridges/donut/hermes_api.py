@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hermes_bridges.core.backoff import Backoff, retry_after
-from hermes_bridges.core.httpclient import CallFailed, Clients, Reply
+from hermes_bridges.core.httpclient import CallFailed, Clients, HttpClient, Reply
 from hermes_bridges.donut.outcome import BUSY, classify
 from hermes_bridges.donut.outcome import Answered as Answered
 from hermes_bridges.donut.outcome import Failed as Failed
@@ -22,6 +22,7 @@ CONNECT_WITHIN = 10.0
 """Seconds for which a connection is tried again and again."""
 _PID_LIMIT = 3.0  # seconds for asking which process answers
 _SOONEST = 0.2  # seconds before a busy Hermes is asked again, whatever it says
+_ANOTHER = "Hermes is not surely the process that had the run"
 
 _log = logging.getLogger("hermes_bridges.donut.hermes")
 
@@ -88,7 +89,8 @@ class Hermes:
     def learn_pid(self) -> None:
         """Ask which process answers; a turn does it too while that is not known."""
         try:
-            self._ask_pid(self._clock() + _PID_LIMIT)
+            with self._clients.borrow() as client:
+                self._ask_pid(client, self._clock() + _PID_LIMIT)
         except CallFailed as failure:
             _log.debug("Hermes does not say which process it is: %s", failure)
 
@@ -104,9 +106,14 @@ class Hermes:
     def _run(self, call: "_Call", tries: "_Tries") -> Outcome:
         while not self._stopping.is_set():
             try:
-                if tries.doubtful and not tries.settle_pid(self._ask_pid(call.due)):
-                    return Failed("restarted", "Hermes is not surely the process that had the run")
-                reply = self._post(call)
+                with self._clients.borrow() as client:
+                    # Asked on the connection that the run goes to: a new one may lead to another
+                    # process than the last.
+                    if tries.doubtful or not client.connected:
+                        if not tries.settle_pid(self._ask_pid(client, call.due)):
+                            return Failed("restarted", _ANOTHER)
+                    left = call.due - self._clock()
+                    reply = client.post(self._url, call.body, call.headers, left)
             except CallFailed as failure:
                 self._pid_known = False
                 if self._stopping.is_set() and failure.kind != "timeout":
@@ -135,16 +142,11 @@ class Hermes:
         asked = retry_after(reply.headers.get("Retry-After"), self._wall())
         return outcome, tries.busy.next_delay() if asked is None else max(asked, _SOONEST)
 
-    def _post(self, call: "_Call") -> Reply:
-        with self._clients.borrow() as client:
-            return client.post(self._url, call.body, call.headers, call.due - self._clock())
-
-    def _ask_pid(self, due: float) -> int | None:
+    def _ask_pid(self, client: HttpClient, due: float) -> int | None:
         """The process that answers, None if it does not say; CallFailed without a connection."""
         limit = min(_PID_LIMIT, due - self._clock())
         try:
-            with self._clients.borrow() as client:
-                reply = client.get(self._health, self._auth, limit)
+            reply = client.get(self._health, self._auth, limit)
         except CallFailed as failure:
             if failure.kind == "connect":
                 raise

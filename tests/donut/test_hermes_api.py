@@ -352,15 +352,23 @@ def test_an_answer_without_a_process_id_says_nothing(place, body) -> None:
     assert kind(place.turn()) == "restarted"
 
 
-def test_after_a_failure_the_process_is_learned_anew(place) -> None:
+def test_a_restart_between_two_turns_is_noticed_by_the_connection(place) -> None:
+    """Otherwise the run would count as one of the process that is gone, and not be joined."""
     assert place.turn("first") == answered("first")
     place.api.restart()
     place.api.fail(Fault(drop="late"))
-    # The restart was not noticed before: that call is lost, but not the next one.
-    assert kind(place.turn("second")) == "restarted"
-    place.api.fail(Fault(drop="late"))
-    assert place.turn("third") == answered("third")
-    assert [call["joined"] for call in place.noted("call")] == [False, False, False, True]
+    assert place.turn("second") == answered("second")
+    place.api.restart()
+    assert place.turn("wait", 0.5) == TimedOut()
+    place.gate.set()
+    assert place.join("wait") == answered("wait")
+    assert place.runs == 3
+
+
+def test_where_it_is_known_nobody_is_asked(place) -> None:
+    assert place.turn("first") == answered("first")
+    place.api.fail(Fault(hang=True), math.inf, HEALTH)
+    assert place.turn("second", 1.0) == answered("second")
 
 
 def test_what_another_call_has_learned_since_is_not_the_process_that_had_the_run(place) -> None:
