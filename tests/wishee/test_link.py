@@ -738,25 +738,29 @@ def test_nothing_is_read_while_the_host_has_no_room():
 
 def test_silence_is_not_judged_while_the_host_has_no_room():
     clock = Clock()
-    go = threading.Event()
+    go, pong = threading.Event(), threading.Event()
 
     def script(guest: Guest) -> None:
         welcome(guest)
         go.wait(10)
         guest.say("{}")
+        pong.wait(10)
         serve(guest, [])
 
     with peer(script) as bridge, rig(bridge.url, clock=clock) as it:
         it.full = True
         it.open()
+        clock.now += 20
+        it.turn()  # a ping goes out
         go.set()
-        it.until(lambda: it.link._held)
+        it.until(lambda: it.link.step(clock.now) == float("inf"))
         for _ in range(10):
             clock.now += 100
             it.turn()
         it.full = False
-        it.until(lambda: it.received())
-        it.turn()
+        it.until(it.received)
+        assert it.turn() == clock.now + 20, "from now on it is"
+        pong.set()
         assert not it.of(Lost)
 
 
@@ -776,7 +780,7 @@ def test_a_request_of_a_connection_that_is_gone_is_not_done():
     with peer(script) as bridge, rig(bridge.url, clock=clock) as it:
         it.full = True
         it.open()
-        it.until(lambda: it.link._held)
+        it.until(lambda: it.link.step(clock.now) == float("inf"))
         # The bridge does not read any more: that ends it although nothing is read.
         while it.link.offer(b"x" * 100_000):
             it.turn()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -355,13 +356,16 @@ def test_a_hanging_disk_does_not_fill_the_memory(path):
     outbox = Outbox(str(path), disk)
     go = threading.Event()
     disk.submit(go.wait)
+    tracemalloc.start()
     try:
         for number in range(30):
             outbox.add(f"run-{number}", "task-result", result("x", "y" * 5_000_000), USER)
             outbox.remove(f"run-{number}")
         assert len(outbox) == 0
+        assert tracemalloc.get_traced_memory()[0] < 50_000_000
         outbox.add("last", "task-result", {}, USER)
     finally:
+        tracemalloc.stop()
         go.set()
         assert disk.stop(10)
     assert reread(path) == ["last"]
