@@ -216,9 +216,8 @@ class Poster:
         if 200 <= reply.status < 300:
             return _Result(_Fate.POSTED, told, sent_id=protocol.sent_id(reply.body))
         if reply.status == 429 or reply.status >= 500:
-            wait = retry_after(reply.headers.get("Retry-After"), self._wall())
-            if wait is None:
-                wait = protocol.body_retry_after(reply.body)
+            header = retry_after(reply.headers.get("Retry-After"), self._wall())
+            wait = protocol.asked_delay(header, reply.body)
             return _Result(_Fate.LATER, told, wait=wait)
         if reply.status == 401:
             _log.error("the hub refuses DONUT_BOT_TOKEN (HTTP 401): answers stay in the outbox")

@@ -144,8 +144,10 @@ def sent_id(body: bytes) -> Id | None:
     return None
 
 
-def body_retry_after(body: bytes) -> float | None:
-    """Return the seconds to wait that the body of a refusal names, if it does."""
+def asked_delay(header: float | None, body: bytes) -> float | None:
+    """Return the seconds to wait that a refusal asks for: its header, as read, or else its body."""
+    if header is not None:
+        return header if header <= DELAY_MAX else None
     answer = _object(body) or {}
     for found in (answer.get("retry_after"), _nested(answer, "error", "retry_after")):
         if isinstance(found, str) and _SECONDS.fullmatch(found.strip()):

@@ -255,8 +255,7 @@ class TypingSignal:
         return self._client.post(self._url, body, self._headers, end - self._clock())
 
     def _heed(self, chat: str, reply: Reply) -> None:
-        wait = retry_after(reply.headers.get("Retry-After"), self._wall())
-        if wait is None:
-            wait = protocol.body_retry_after(reply.body)
+        header = retry_after(reply.headers.get("Retry-After"), self._wall())
+        wait = protocol.asked_delay(header, reply.body)
         if wait is not None:
             self._board.pause(chat, self._clock() + wait)

@@ -157,6 +157,14 @@ def test_KH09_a_busy_chat_holds_up_no_other_and_a_long_wait_nobody(rig) -> None:
     assert drain(rig) and rig.said() == ["1", "2"]
 
 
+def test_KH09_a_wait_beyond_all_reason_is_none(rig) -> None:
+    """A chat would be silent until the next start: each of its answers waits for a day at most."""
+    put(rig, ["1"])
+    rig.hub.send_status(429, headers={"Retry-After": "999999999"}, times=2)
+    assert drain(rig) and rig.said() == ["1"]
+    assert rig.paused == []
+
+
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
 def test_a_part_is_tried_for_a_minute_and_then_kept(rig, status) -> None:
     run_key = put(rig, ["1", "2"])

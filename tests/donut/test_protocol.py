@@ -339,7 +339,10 @@ def test_the_id_of_what_was_sent(body: bytes, found: protocol.Id | None) -> None
     ],
 )
 def test_the_wait_that_a_body_names(body: bytes, seconds: float | None) -> None:
-    assert protocol.body_retry_after(body) == seconds
+    assert protocol.asked_delay(None, body) == seconds
+    # The header goes first; also there a time beyond a day is taken for a fault.
+    assert protocol.asked_delay(7.5, body) == 7.5
+    assert protocol.asked_delay(86_401.0, body) is None
 
 
 @pytest.mark.parametrize(
