@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hermes_bridges.core.clusters import boundary_before, clean_text
+from hermes_bridges.donut.text import is_visible
 
 # A chat, message, thread or sender; goes back to the hub with the type in which it came.
 Id = str | int
@@ -171,14 +172,13 @@ def is_reset(text: str) -> bool:
     return text.strip().lower() in _RESETS
 
 
-def with_name(name: str, text: str) -> str:
+def with_name(name: str | None, sender: str, text: str) -> str:
     """Put the sender's name, on one line and at most NAME_MAX characters, before ``text``.
 
-    A name without a character that could be read leaves the text as it is.
+    Where it shows nothing the sender's id stands for it, else ``?``: what somebody writes must not
+    pass for what another one does.
     """
-    name = _UNREADABLE.sub("", " ".join(clean_text(name).split()))
-    name = name[: boundary_before(name, min(len(name), NAME_MAX))].strip()
-    return f"{name}: {text}" if name else text
+    return f"{_label(name or '') or _label(sender) or '?'}: {text}"
 
 
 def is_own(message: Message, bot_id: Id | None, username: str | None) -> bool:
@@ -188,6 +188,13 @@ def is_own(message: Message, bot_id: Id | None, username: str | None) -> bool:
     if not username or not message.sender_name:
         return False
     return _folded(message.sender_name) == _folded(username)
+
+
+def _label(name: str) -> str:
+    """``name`` on one line, at most NAME_MAX characters; empty where nothing of it shows."""
+    name = _UNREADABLE.sub("", " ".join(clean_text(name).split()))
+    name = name[: boundary_before(name, min(len(name), NAME_MAX))].strip()
+    return name if is_visible(name) else ""
 
 
 def _connected(fields: Mapping[str, object]) -> Connected:

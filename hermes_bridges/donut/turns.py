@@ -185,7 +185,7 @@ class Turns:
         turn = self._store.begin(message.chat, message.message, session, state.several, state)
         text = ask.text
         if turn.named:
-            text = protocol.with_name(message.sender_name or message.sender, text)
+            text = protocol.with_name(message.sender_name, message.sender, text)
         return _Call(
             protocol.request_body(self._policy.model, text),
             turn.session,

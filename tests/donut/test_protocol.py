@@ -264,7 +264,7 @@ def test_KH27_surrogates_in_what_goes() -> None:
             "messages": [{"role": "user", "content": text}],
             "stream": False,
         }
-        assert protocol.with_name(content, "hi") == f"{text}: hi"
+        assert protocol.with_name(content, "5", "hi") == f"{text}: hi"
 
 
 @pytest.mark.parametrize(
@@ -396,13 +396,17 @@ def test_no_reset(text: str) -> None:
         ("a\u202eb\x00\x1b", "ab: hi"),
         ("x" * 65, "x" * 64 + ": hi"),
         ("x" * 63 + "e\u0301\u0301", "x" * 63 + ": hi"),
-        ("", "hi"),
-        (" \n", "hi"),
-        ("\x00", "hi"),
     ],
 )
 def test_a_name_is_one_short_line(name: str, line: str) -> None:
-    assert protocol.with_name(name, "hi") == line
+    assert protocol.with_name(name, "5", "hi") == line
+
+
+@pytest.mark.parametrize("name", [None, "", " \n", "\x00", "\u200e\u202e", "\u200b", "\u3164"])
+def test_without_a_name_that_shows_it_is_the_id(name: str | None) -> None:
+    """Or else the text could pass for what another one has written."""
+    assert protocol.with_name(name, "5", "ana: hi") == "5: ana: hi"
+    assert protocol.with_name(name, "\u200b", "ana: hi") == "?: ana: hi"
 
 
 def test_a_request_is_the_same_bytes_each_time() -> None:
