@@ -40,6 +40,7 @@ READ_BY_BRIDGES = (
     "STATE_DIRECTORY",
     "TELEGRAM_",
     "WATCHDOG_",
+    "WISHEE_",
     "XDG_",
 )
 
