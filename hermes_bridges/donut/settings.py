@@ -332,6 +332,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     else:
         wanted = VARIABLES
     faults = [*flags.faults]
+    if flags.values["check"] and flags.values["reset_state"]:
+        faults.append("--check and --reset-state cannot be given together")
     file: Mapping[str, str] = {}
     if wanted and flags.values["env_file"] is not None:
         file, told = envfile.read(str(flags.values["env_file"]))

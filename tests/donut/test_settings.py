@@ -99,13 +99,21 @@ def test_no_variable_is_left_out() -> None:
 def test_the_flags(tmp_path: Path) -> None:
     path = tmp_path / "env"
     path.touch()
-    given = parsed("--check", "--reset-state", "--exit-on-auth-failure", "--log-format", "json")
-    assert given.check and given.reset_state and given.exit_on_auth_failure
+    given = parsed("--check", "--exit-on-auth-failure", "--log-format", "json")
+    assert given.check and given.exit_on_auth_failure and not given.reset_state
     assert given.log_format == "json"
+    assert parsed("--reset-state").reset_state
     assert parsed("--env-file", str(path)).env_file == str(path)
     assert faults("--log-format=xml") == ("--log-format must be text or json",)
     assert faults("--chek", "x") == ("unknown flag: --chek",)
     assert faults("--env-file=") == ("--env-file must be a path",)
+
+
+def test_a_check_and_a_reset_exclude_each_other() -> None:
+    """A reset does not read where the peers are, so a check would ask others with no key."""
+    assert faults("--reset-state", "--check") == (
+        "--check and --reset-state cannot be given together",
+    )
 
 
 def test_what_is_required() -> None:
