@@ -16,6 +16,7 @@ _COMPANIONS = ("-wal", "-shm", "-journal")
 _MAGIC = b"SQLite format 3\0"
 _PASSING = {errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
 _RESET = "use another BRIDGE_STATE_DIR, or --reset-state, which moves it aside"
+_KEEP = "nothing is wrong with what it holds: keep it, and start again when that is mended"
 
 
 class StateUnusable(BridgeError):
@@ -25,8 +26,9 @@ class StateUnusable(BridgeError):
     a restart cannot mend it (exit 78). Nothing was deleted or changed.
     """
 
-    def __init__(self, path: str, why: str, *, transient: bool = False, hint: str = _RESET) -> None:
+    def __init__(self, path: str, why: str, *, transient: bool = False, hint: str = "") -> None:
         self.transient = transient
+        hint = hint or (_KEEP if transient else _RESET)
         super().__init__(f"state file {path} {why}; {hint}")
 
 

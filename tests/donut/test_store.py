@@ -830,6 +830,8 @@ def test_a_database_that_another_program_writes_is_refused_for_now(directory: Pa
         sql.execute("ROLLBACK")
     assert caught.value.transient
     assert "donut.sqlite3 is locked by another program; " in str(caught.value)
+    # Nobody is led to give up a state that is all right.
+    assert "--reset-state" not in str(caught.value)
     Store(str(directory)).close()
 
 
