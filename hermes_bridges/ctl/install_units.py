@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from hermes_bridges.core import files
+from hermes_bridges.core import files, installation
 from hermes_bridges.ctl import unitfiles
 from hermes_bridges.ctl.arguments import Arguments, directory
 from hermes_bridges.ctl.unitfiles import Host, UnitFile
@@ -161,7 +161,7 @@ def _write(file: UnitFile, force: bool) -> bool:
 
 def _unreadable() -> list[str]:
     """What keeps the account of the Donut unit from running this installation."""
-    needed = {os.path.realpath(sys.executable), sys.executable, os.path.dirname(__file__)}
+    needed = {os.path.realpath(sys.executable), sys.executable, installation.place()}
     closed = sorted(path for path in needed if path.startswith(_HIDDEN) or not _open_to_all(path))
     if not closed:
         return []

@@ -5,11 +5,10 @@ import grp
 import os
 import pwd
 import shlex
-import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from hermes_bridges.core import installation
 from hermes_bridges.errors import BridgeError, ConfigError
 
 
@@ -127,7 +126,7 @@ def render(name: str, environ: Mapping[str, str]) -> str:
     home = environ.get("HOME", "")
     if not os.path.isabs(home):
         raise ConfigError("HOME is not set to a directory")
-    place = Place(*_who(), home, _command())
+    place = Place(*_who(), home, tuple(installation.command("hermes-bridges")))
     if not "".join((home, *place.command)).isprintable():
         raise BridgeError("a path with a line end or the like in it cannot stand in such a file")
     return EXAMPLES[name](place)
@@ -143,10 +142,3 @@ def _who() -> tuple[str, str]:
     except KeyError:
         # logrotate takes the number too.
         return user, str(os.getegid())
-
-
-def _command() -> tuple[str, ...]:
-    script = os.path.join(sysconfig.get_path("scripts"), "hermes-bridges")
-    if os.access(script, os.X_OK):
-        return (script,)
-    return (sys.executable, "-P", "-m", "hermes_bridges")

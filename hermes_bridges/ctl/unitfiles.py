@@ -4,12 +4,11 @@ import hashlib
 import importlib.resources
 import os
 import re
-import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hermes_bridges import __version__
+from hermes_bridges.core import installation
 from hermes_bridges.core.settings import Setting
 from hermes_bridges.donut import settings as donut_settings
 from hermes_bridges.errors import ConfigError
@@ -49,15 +48,7 @@ class UnitFile(NamedTuple):
 
 def commands() -> tuple[str, str]:
     """How this installation runs the two bridges, as words of a unit."""
-    scripts = sysconfig.get_path("scripts")
-    found = []
-    for name, module in (("bridge-coms", "coms"), ("bridge-donut", "donut")):
-        script = os.path.join(scripts, name)
-        if os.access(script, os.X_OK):
-            found.append(quoted(script))
-        else:
-            found.append(f"{quoted(sys.executable)} -P -m hermes_bridges.{module}")
-    return found[0], found[1]
+    return _words("bridge-coms"), _words("bridge-donut")
 
 
 def system_files(host: Host, units: str = SYSTEM_UNITS) -> list[UnitFile]:
@@ -102,6 +93,11 @@ def quoted(word: str) -> str:
         raise ConfigError(f"{word!r} cannot stand in a unit")
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped.replace("$", "$$")}"'
+
+
+def _words(program: str) -> str:
+    words = installation.command(program)
+    return " ".join(quoted(word) if os.path.isabs(word) else word for word in words)
 
 
 def _units(manager: str, host: Host, directory: str, path: str) -> list[UnitFile]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hermes_bridges import __version__
+from hermes_bridges.core import installation
 from hermes_bridges.core.eventlog import iso_now
 from hermes_bridges.core.logs import Redactor
 from hermes_bridges.errors import BridgeError
@@ -241,9 +242,7 @@ class Controller:
         passed_on = [
             f"{name}={self._environ[name]}" for name in _PASSED_ON if self._environ.get(name)
         ]
-        installed = os.path.join(os.path.dirname(sys.executable), "bridge-coms")
-        module = [sys.executable, "-m", "hermes_bridges.coms"]
-        words = [installed] if os.access(installed, os.X_OK) else module
+        words = installation.command("bridge-coms")
         words += ["--project", project, "--hermes-profile", profile]
         words += ["--timeout", str(TIMEOUT_MS), "--to", self._asked.target]
         if self._asked.questions_dir is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hermes_bridges import __version__
+from hermes_bridges.core import installation
 from hermes_bridges.telegram import control, skilltree
 from hermes_bridges.telegram.skilltree import CONDUCTOR, LIAISON
 
@@ -63,8 +64,7 @@ def split(pane: str = "w1:p9") -> tuple[list[str], object]:
 
 
 def bridge(target: str, project: str = "default", profile: str = "default") -> str:
-    installed = Path(sys.executable).with_name("bridge-coms")
-    command = str(installed) if installed.exists() else f"{sys.executable} -m hermes_bridges.coms"
+    command = " ".join(installation.command("bridge-coms"))
     return (
         f"{command} --project {project} --hermes-profile {profile} --timeout 1800000 --to {target}"
     )

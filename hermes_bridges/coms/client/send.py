@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 
 from hermes_bridges.coms.client.args import Arguments
@@ -13,6 +12,7 @@ from hermes_bridges.coms.client.loop import READ, Loop
 from hermes_bridges.coms.client.spool import Spool
 from hermes_bridges.coms.client.terminal import say
 from hermes_bridges.coms.client.waiter import READY
+from hermes_bridges.core import installation
 from hermes_bridges.core.sdnotify import CHILD_UNSET
 from hermes_bridges.errors import BridgeError
 
@@ -53,7 +53,6 @@ def send(loop: Loop, arguments: Arguments, environ: Mapping[str, str]) -> int:
 
 
 def _start(errand: Errand, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     flags = {
         "--project": errand.scope.project,
         "--name": errand.scope.name,
@@ -63,7 +62,7 @@ def _start(errand: Errand, environ: Mapping[str, str]) -> subprocess.Popen[bytes
     }
     words = [word for pair in flags.items() for word in pair]
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _BOOT, root, "_listen", *words],
+        [*installation.python(), "-c", _BOOT, installation.place(), "_listen", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
