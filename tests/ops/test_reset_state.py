@@ -56,9 +56,13 @@ def test_the_state_of_coms_goes_aside_whole(ask: Ask, base: Path, short_tmp: Pat
         assert "pending.bad-2" in names(base) and "pending.bad-1" in names(base)
 
 
-def test_it_refuses_while_a_coms_bridge_runs(ask: Ask, base: Path, short_tmp: Path) -> None:
-    with Scene(str(short_tmp)) as scene:
+def test_it_refuses_while_a_coms_bridge_runs(
+    ask: Ask, base: Path, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, Scene(str(short_tmp)) as scene:
         daemon = scene.daemon()
+        # Not even for a moment.
+        patch.setattr(files, "set_aside", lambda path: pytest.fail(f"{path} was moved"))
         for _ in range(2):
             before = names(base)
             told = ask("reset-state", "coms")
@@ -68,6 +72,7 @@ def test_it_refuses_while_a_coms_bridge_runs(ask: Ask, base: Path, short_tmp: Pa
             daemon.pause()
         daemon.resume()
         daemon.kill()
+        patch.undo()
         assert ask("reset-state", "coms").code == 0
 
 

@@ -139,6 +139,7 @@ def test_a_coms_bridge_from_start_to_stop(ask: Ask, scene: Scene) -> None:
     )
     assert one["eventLog"] == scene.home.log and one["faults"] == []
     assert one["values"]["started_at"] <= one["at"]
+    assert one["values"]["beat"] <= time.monotonic() and one["values"]["stuck_seconds"] == 0
     table = ask("status")
     assert table.code == 0 and "user-remote@default  healthy" in table.out
     assert daemon.stop() == 0
@@ -448,8 +449,9 @@ def test_nothing_of_a_file_reaches_the_terminal_raw(ask: Ask) -> None:
     assert "\nsecond line" not in ask("status").out
 
 
-def test_a_name_with_every_length_fits_into_the_table(ask: Ask) -> None:
-    status_file(coms_file(ask, f"default.{'x' * 200}"))
+def test_long_texts_are_cut(ask: Ask) -> None:
+    values = {"last_warning": {"at": "then", "text": "x" * 5000}}
+    status_file(coms_file(ask, f"default.{'x' * 200}"), values=values)
     assert max(map(len, ask("status").out.splitlines())) <= 602
 
 
@@ -642,6 +644,7 @@ def test_what_life_says_of_a_process(short_tmp: Path) -> None:
     start = process_start(child.pid)
     assert processes.life(child.pid, start) is processes.Life.RUNNING
     assert processes.life(child.pid, None) is processes.Life.UNSURE
+    assert processes.life(child.pid, (start or 0) + 1) is processes.Life.GONE
     child.send_signal(signal.SIGSTOP)
     wait(lambda: processes.life(child.pid, start) is processes.Life.PAUSED, 5)
     assert processes.life(child.pid, start) is processes.Life.PAUSED
