@@ -80,6 +80,14 @@ def read_only(place: Path, yes: bool) -> None:
 def made() -> Iterator[Made]:
     place = Path(tempfile.mkdtemp(prefix="hbv-", dir="/tmp"))
     place.chmod(0o755)
+    try:
+        yield _make(place)
+    finally:
+        read_only(place, False)
+        shutil.rmtree(place)
+
+
+def _make(place: Path) -> Made:
     inner = place / "a folder"
     folder, file = inner / "hermes bridges", inner / "hermes-bridges.pyz"
     links = {"folder": place / "of-folder", "file": place / "of-file"}
@@ -94,9 +102,7 @@ def made() -> Iterator[Made]:
     for name in ("requests", "hermes_bridges", "json"):
         (poison / f"{name}.py").write_text("raise SystemExit('a module of somebody else')\n")
     read_only(place, True)
-    yield Made(folder, file, links, poison)
-    read_only(place, False)
-    shutil.rmtree(place)
+    return Made(folder, file, links, poison)
 
 
 @pytest.fixture(params=["folder", "file"])
