@@ -264,7 +264,7 @@ def test_a_log_that_is_written_and_rotated_all_the_time(
     collect()
     collect()
     events.close()
-    assert rotated > 10 and seen == list(range(total))
+    assert rotated > 2 and seen == list(range(total))
 
 
 # What is printed
@@ -367,9 +367,7 @@ def test_of_the_donut_bridge_the_journal_is_shown(ask: Ask) -> None:
     donut_unit(ask, "bot1", "bot2")
     assert "bot1, bot2" in ask("tail", "donut").err
     assert "bot2.service" in ask("tail", "donut", "--instance", "bot2").out
-    (ask.bin / "journalctl").chmod(0)
-    (ask.bin / "journalctl").write_text("")
-    (ask.bin / "journalctl").rename(ask.bin / "nothing")
+    (ask.bin / "journalctl").unlink()
     ask.systemctl(f"/bin/cat {ask.bin}/units")
     told = ask("tail", "donut", "--instance", "bot2", PATH=str(ask.bin))
     assert told.code == 1 and "journalctl could not be started" in told.err
