@@ -82,6 +82,7 @@ class Intake:
         self._cursor_due = 0.0
         # Set on the stream's thread.
         self._dialled_with: str | None = None
+        self._just_dialled = False
         self._live_only = False
         # Set by workers.
         self._redial_wanted = False
@@ -104,6 +105,7 @@ class Intake:
         """The event after which the next dial is to begin; noted, as the replay depends on it."""
         self._dialled_with = None if self._live_only else self._ledger.cursor
         self._live_only = False
+        self._just_dialled = True
         return self._dialled_with
 
     def without_cursor(self) -> None:
@@ -212,6 +214,10 @@ class Intake:
         self._met(bot or known)
         self._confirm()
         self._adopt()
+        if not self._just_dialled:
+            # The hub repeats itself: where the replay begins and ends was told by the first.
+            return
+        self._just_dialled = False
         newest = connected.last_event_id
         asked = self._dialled_with
         self._replay_end = newest if asked is not None and newest != asked else None

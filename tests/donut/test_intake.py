@@ -450,6 +450,23 @@ def test_a_later_connection_does_not_move_the_cursor(desk) -> None:
     assert desk.ledger.cursor == "100" and desk.intake.resume_from() == "100"
 
 
+def test_a_second_welcome_on_a_connection_moves_nothing(desk) -> None:
+    """The cursor would pass what is open, and the next hundred messages would know no limit."""
+    desk.gate.clear()
+    desk.connect("100")
+    desk.hear("m1")
+    desk.until_texts("hi")
+    welcome = {"type": "connected", "bot": {"id": 77, "username": "helper"}}
+    desk.take(welcome | {"last_event_id": "101"})
+    assert desk.ledger.cursor == "100" and desk.store.cursor() == "100"
+    desk.connect("101")
+    desk.take(welcome | {"last_event_id": "199"})
+    desk.hear("m1", event_id="101")
+    for number in range(30):
+        desk.hear(f"n{number}")
+    assert desk.chats.queued == 20 and desk.count("dropped") == 10
+
+
 def test_before_there_is_a_cursor_messages_are_kept(desk) -> None:
     desk.connect(None)
     busy(desk, 1)
