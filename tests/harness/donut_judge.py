@@ -136,6 +136,7 @@ class Run:
         self.dead = [n["t"] for n in bridge if n["what"] in ("dead", "stopped")]
         paused, resumed = ([n["t"] for n in bridge if n["what"] == w] for w in ("pause", "resume"))
         self.pauses = list(zip(paused, resumed, strict=False))
+        self.cuts = [n["t"] for n in bridge if n["what"] == "hub_stopped"]
         self.restarts = [n["t"] for n in bridge if n["what"] == "hermes_restarted"]
         self.end = max((n["t"] for n in itertools.chain(hub, hermes)), default=0.0)
         self.strays: list[str] = []
@@ -300,6 +301,9 @@ class Judge:
                 if first["status"] is None and note["began"] - first["began"] > GIVEN_UP:
                     self.fail(said, "posted again after a post that may have been stored")
                 continue
+            if any(first["began"] <= t <= note["began"] for t in self.run.cuts):
+                self.counts["sent_again"] += 1  # the hub's word of the first one may be lost
+                continue
             ended = self.run.ended_within(first["began"] - self.breadth, first["t"] + self.window)
             if ended is None or ended > note["t"]:
                 gap = note["t"] - first["t"]
@@ -346,7 +350,7 @@ class Judge:
         if any(len(note["content"].encode()) > PART_LIMIT for note in parts):
             self.fail(said, "a part is too long")
         ended = [t for n in said.runs if (t := self.run.ran.get(n["n"])) is not None]
-        if not ended or parts[0]["t"] < min(ended):
+        if not ended or parts[0]["began"] < min(ended):
             self.fail(said, "answered before its run had ended")
         thread = parts[0]["thread_id"]
         if thread is None and parts[0]["status"] is not None:
@@ -425,7 +429,7 @@ class Judge:
                 notes = said.calls if what == "call" else said.posts
                 if not notes:
                     continue
-                first = notes[0]["t"]
+                first = notes[0]["t" if what == "call" else "began"]
                 if first >= reached:
                     latest, reached = said, first
                 elif latest is not None and not self._came_again(latest, said, reached):

@@ -273,6 +273,11 @@ class DonutScene:
         """How many streams the hub has let in."""
         return sum(1 for dial in list(self.hub.dials) if dial.status == 101)
 
+    def stop_hub(self, keep: bool = True) -> None:
+        """It cuts all connections and accepts none, until `hub.start_listening`."""
+        self.bridge.journal.note("hub_stopped")
+        self.hub.stop_listening(keep)
+
     def restart_hermes(self) -> None:
         """Its runs end without a result, and a new process knows no key."""
         self.hermes.stop()

@@ -446,6 +446,12 @@ def sent_again_without_an_answer(story: Story) -> None:
     story.post(1, 1.4)
 
 
+def sent_again_after_the_hub_went(story: Story) -> None:
+    story.turn(1)
+    story.bridge.append({"t": 1.35, "what": "hub_stopped"})
+    story.post(1, 1.6, repeat=True)
+
+
 def joined_by_the_next_process(story: Story) -> None:
     story.heard(1)
     story.call(1, 1.1, 1.9, status=None)
@@ -520,6 +526,7 @@ ALLOWED: dict[Callable[[Story], None], str] = {
     repeat_around_a_kill: "repeats",
     copy_around_a_kill: "copies",
     sent_again_without_an_answer: "answered",
+    sent_again_after_the_hub_went: "sent_again",
     finished_at_a_stop: "finished_at_a_stop",
     joined_by_the_next_process: "joined",
     run_again_by_another_hermes: "run_again",
