@@ -13,13 +13,14 @@ from hermes_bridges.ctl import processes, systemd, told
 from hermes_bridges.ctl.processes import Holder, Life
 from hermes_bridges.ctl.systemd import Unit
 from hermes_bridges.ctl.told import Told
-from hermes_bridges.errors import BridgeError, FileRefused
+from hermes_bridges.errors import ConfigError, FileRefused
 
 COMS, DONUT = "coms", "donut"
 BRIDGES = (COMS, DONUT)
 STATUS_MOST = 256 * 1024
 """Bytes of a status file that are read."""
-SYSTEM_STATE = ("/var/lib/hermes-bridges", "/var/lib/private/hermes-bridges")
+PRIVATE_STATE = "/var/lib/private/hermes-bridges"
+SYSTEM_STATE = ("/var/lib/hermes-bridges", PRIVATE_STATE)
 _FILES_MOST = 200  # status files, or state directories, of one place
 _STATE_NAME = "hermes-bridges"
 _DONUT_MARKS = ("status.json", "donut.lock", "donut.sqlite3")
@@ -187,6 +188,9 @@ def state_places(environ: Mapping[str, str], more: Sequence[str]) -> Iterator[tu
 def _donut(environ: Mapping[str, str], more: Sequence[str], notes: list[str]) -> Iterator[Found]:
     seen: set[tuple[int, int]] = set()
     for place, deep in state_places(environ, more):
+        if place == PRIVATE_STATE and not os.access(place, os.R_OK):
+            # Nobody but root looks in there; the units are told by systemd all the same.
+            continue
         below = [os.path.join(place, name) for name in _listing(place, notes)] if deep else []
         for path in (place, *below):
             try:
@@ -313,14 +317,14 @@ def _distinct(found: Iterable[Found]) -> Iterator[Found]:
 def chosen(
     landscape: Landscape, bridge: str | None, instance: str | None = None
 ) -> tuple[Found, ...]:
-    """Those of one bridge, or the one of that name; BridgeError where there is none such."""
+    """Those of one bridge, or the one of that name; ConfigError where there is none such."""
     those = [one for one in landscape.bridges if bridge in (None, one.bridge)]
     if instance is None:
         return tuple(those)
     named = [one for one in those if one.instance == instance]
     if not named:
         names = ", ".join(one.instance for one in those) or "none"
-        raise BridgeError(f"there is no instance {instance}; there are: {names}")
+        raise ConfigError(f"there is no instance {instance}; there are: {names}")
     return tuple(named)
 
 

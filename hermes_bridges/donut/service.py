@@ -1,6 +1,7 @@
 """The Donut daemon, put together; there is no logic here (contract, whole)."""
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -54,6 +55,7 @@ COUNTERS = (
     "reconnects",
 )
 """What the status file counts from the start; other counters appear with their first event."""
+_PROBE_SLACK = 5.0  # seconds from a permit to the end of its call, beyond the request timeout
 _STEP_LIMIT = 10.0  # seconds for a step that touches the disk
 
 _log = logging.getLogger("hermes_bridges.donut")
@@ -157,8 +159,11 @@ class _Daemon:
             stopping.set()
             slots.wake()
 
+        changes = itertools.count(1)
+
         def on_breaker(state: str) -> None:
-            _log.warning("the breaker is %s", state.replace("_", "-"))
+            # Numbered, so that the log does not take one for a repeat of another.
+            _log.warning("the breaker is %s (change %d)", state.replace("_", "-"), next(changes))
             status.set("breaker", {"state": state, "since": iso_now()})
 
         status.set("breaker", {"state": "closed", "since": iso_now()})
@@ -178,7 +183,7 @@ class _Daemon:
         breaker = Breaker(
             settings.breaker_threshold,
             settings.breaker_cooldown,
-            settings.request_timeout,
+            settings.request_timeout + _PROBE_SLACK,
             on_change=on_breaker,
         )
         ledger = Ledger(store.cursor())

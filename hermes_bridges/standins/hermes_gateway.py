@@ -67,7 +67,7 @@ class HermesHome:
         profile: str,
         token: str = "",
         *,
-        variables: Mapping[str, str] = {},
+        variables: Mapping[str, object] = {},
         **more: Mapping[str, object],
     ) -> None:
         """Settings of a profile, whose Telegram bot has this token.

@@ -196,7 +196,7 @@ def test_several_are_told_apart_and_can_be_chosen(ask: Ask, scene: Scene) -> Non
     assert ask("status", "--instance", "other@default").code == 0
     assert ask("status", "--instance", "user-remote@green").code == 2
     wrong = ask("status", "--instance", "x")
-    assert wrong.code == 1 and "other@default" in wrong.err
+    assert wrong.code == 2 and "other@default" in wrong.err
     assert third.stop() == 0
 
 
