@@ -310,6 +310,13 @@ def test_W22_turns_are_cut_at_whole_messages_oldest_first():
     assert size({"turns": found}) <= BUDGET
 
 
+def test_W22_nothing_is_told_of_what_came_before_a_cut():
+    long = "x" * 300_000
+    rows = (row(1, "user", "a"), row(2, "user", long), row(3, "assistant", long))
+    (found,) = told(*rows)
+    assert found["id"] == "s:2" and texts(found) == [long]
+
+
 def test_W22_the_newest_turn_is_told_however_long():
     rows = (row(1, "user", "a"), row(2, "assistant", "x" * 2 * BUDGET))
     (found,) = told(*rows)
