@@ -266,6 +266,10 @@ class DonutScene:
         """Until Hermes has had so many requests for a turn, also those that joined a run."""
         wait(lambda: len(self.notes("hermes", "call")) >= number, deadline, f"{number} calls")
 
+    def wait_events(self, number: int, deadline: float = 20.0) -> None:
+        """Until the hub has written so many events to streams, replayed ones too."""
+        wait(lambda: len(self.notes("hub", "event")) >= number, deadline, f"{number} events")
+
     def wait_dials(self, number: int, deadline: float = 40.0) -> None:
         wait(lambda: self.dialled() >= number, deadline, f"{number} streams")
 

@@ -90,7 +90,7 @@ def test_the_very_first_messages_of_a_bot_survive_a_kill(short_tmp: Path) -> Non
         bridge = scene.start()
         messages = [scene.say(chat) for chat in (1, 2, 2, 3)]
         wait(lambda: scene.hermes.active, what="one is on its way")
-        wait(lambda: len(scene.notes("hub", "event")) == len(messages), what="all are sent")
+        scene.wait_events(len(messages))
         stays(lambda: len(scene.notes("hermes", "call")) == 1, 0.3)
         bridge.kill()
         hold.set()
@@ -98,6 +98,28 @@ def test_the_very_first_messages_of_a_bot_survive_a_kill(short_tmp: Path) -> Non
         scene.wait_answered(messages)
         assert bridge.stop() == 0
         scene.assert_good()
+
+
+def test_a_hub_without_event_ids_cannot_replay_but_what_came_is_answered(short_tmp: Path) -> None:
+    """Contract section 1: messages are kept with their text until they are settled."""
+    with DonutScene(
+        str(short_tmp), think=Echo((0.05, 0.15), long=0.2), hub={"event_ids": False}
+    ) as scene:
+        bridge = scene.start()
+        messages: list[int] = []
+        for _ in range(4):
+            messages += [scene.say(1 + n % 5) for n in range(20)]
+            scene.wait_events(len(messages))
+            stays(lambda: True, 0.15)  # they are kept within a moment
+            bridge.kill()
+            bridge.start()
+        scene.wait_answered(messages)
+        assert bridge.stop() == 0
+        scene.assert_good()
+        kept = [
+            path.name for path in Path(scene.state).iterdir() if b"question" in path.read_bytes()
+        ]
+        assert not kept, "nothing that was said is left in the state"
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
