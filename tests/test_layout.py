@@ -34,6 +34,7 @@ TOP_LEVEL = {
 }
 FORBIDDEN_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
 PURE = {
+    "cleaning",
     "clusters",
     "envelope",
     "fences",
@@ -47,8 +48,10 @@ PURE = {
     "peertext",
     "protocol",
     "questions",
+    "recall",
     "telegramtext",
     "text",
+    "transcript",
 }
 DATA_MODULES = {
     "__future__",
@@ -102,8 +105,11 @@ WALL_CLOCK = {  # modules that stamp what people and peers read, or keep a deadl
     "donut/turns.py",
     "donut/typing_signal.py",
     "donut/upkeep.py",
+    "wishee/connector.py",
+    "wishee/history.py",
     "wishee/link.py",
     "wishee/outbox.py",
+    "wishee/turns.py",
 }
 ENTRY = {"wishee": "adapter.py"}  # where a bridge is put together, if not in service.py
 BOUNDARIES = {  # module:function that may catch Exception; each one logs a traceback, but
@@ -113,9 +119,12 @@ BOUNDARIES = {  # module:function that may catch Exception; each one logs a trac
     "core/service.py:_run",
     "core/service.py:_serve",
     "core/service.py:ask_stop",
+    "wishee/connector.py:_mark",
     "wishee/disk.py:_do",
     "wishee/link.py:_run",
     "wishee/link.py:_tell",
+    "wishee/requests.py:_answer",
+    "wishee/turns.py:_turn",
 }
 PUBLIC_ALL_THE_SAME = {"os._exit", "_asdict", "_fields", "_replace"}  # of os and of named tuples
 WRITERS = {"core/files.py", "standins/hermes_command.py"}  # may open a file for writing
@@ -316,7 +325,9 @@ def test_the_wall_clock_is_read_only_for_stamps():
 def enclosing_function(path: Path, wanted: ast.AST) -> str:
     innermost = ""
     for node in nodes(path):
-        if isinstance(node, ast.FunctionDef) and any(child is wanted for child in ast.walk(node)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+            child is wanted for child in ast.walk(node)
+        ):
             innermost = node.name
     return innermost
 
@@ -433,7 +444,7 @@ def defined_here(path: Path) -> set[str]:
     """Every ``_name`` that a module binds: functions, classes, attributes, parameters, fields."""
     found = set()
     for node in nodes(path):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.attr if isinstance(node, ast.Attribute) else node.id)
