@@ -8,15 +8,17 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from hermes_bridges.errors import BridgeError
-from hermes_bridges.wishee import protocol
+from hermes_bridges.wishee import protocol, report
 from hermes_bridges.wishee.binding import Binding, Identity
 from hermes_bridges.wishee.courier import Courier
 from hermes_bridges.wishee.disk import Disk
 from hermes_bridges.wishee.link import Event, Link, Lost, Received, TooLarge, Welcomed
 from hermes_bridges.wishee.outbox import Outbox
 from hermes_bridges.wishee.reads import Reads
+from hermes_bridges.wishee.report import Report
 from hermes_bridges.wishee.requests import OWN_LANE, Reply, Requests
 from hermes_bridges.wishee.runjournal import RunJournal
 from hermes_bridges.wishee.runs import Run
@@ -24,7 +26,7 @@ from hermes_bridges.wishee.sessionkeys import is_ours, stored_key
 from hermes_bridges.wishee.settings import Settings
 from hermes_bridges.wishee.turns import Host, Refused, Turns
 
-RES_WAITS = 0.05
+RES_WAITS = 0.004
 """Seconds that the res of a chat.send waits for the disk; a slow one is not waited for."""
 
 _READERS = 4
@@ -59,7 +61,9 @@ class Connector:
         *,
         link: Callable[..., Link] = Link,
         wall: Callable[[], float] = time.time,
+        report_every: float = report.EVERY,
     ) -> None:
+        self._report_every = report_every
         self._settings = settings
         self._host = host
         self._reads = reads
@@ -67,11 +71,15 @@ class Connector:
         self._wall = wall
         self._user = ""
         self._identity: Identity | None = None
+        self._last_welcome: float | None = None
+        self._last_error = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
         """Start; the bridge need not be there. Raises OSError or BridgeError."""
         self._loop = asyncio.get_running_loop()
+        # Never the loop's own pool, which the turns of Hermes share.
+        self._pool = ThreadPoolExecutor(_READERS, "wishee.read")
         self._disk = Disk()
         directory = self._settings.directory
         self._binding = Binding(directory, self._settings.legacy_home)
@@ -81,11 +89,12 @@ class Connector:
             # Another thread than the loop's, and the first to touch the directory.
             self._identity = await self._on_disk(self._load)
         except BaseException:
-            await self._loop.run_in_executor(None, self._disk.stop, _STOP)
+            await self._end()
             raise
         self._user = self._journal.user
-        self._pool = ThreadPoolExecutor(_READERS, "wishee.read")
         url = self._settings.bridge_url or self._identity.bridge_url
+        # Without what an address may hold of secrets.
+        self._place = urlsplit(url).netloc.rpartition("@")[2]
         self._link = self._make_link(url, self._hello, self._on_event)
         self._courier = Courier(
             self._outbox, self._disk, self._link.offer, self._post, self._journal.ended
@@ -103,6 +112,9 @@ class Connector:
             self._link.offer,
             self._post,
         )
+        path = f"{directory}/{report.NAME}"
+        self._report = Report(path, self._disk, self._standing, every=self._report_every)
+        self._spawn(self._report.run())
         self._link.start()
 
     async def disconnect(self) -> None:
@@ -112,9 +124,12 @@ class Connector:
         for task in list(self._tasks):
             task.cancel()
         await self._courier.saved(_STOP)
-        stop = partial(self._loop.run_in_executor, None)
-        await stop(self._link.stop, _STOP)
-        await stop(self._disk.stop, _STOP)
+        await self._read(self._link.stop, _STOP)
+        self._report.remove()
+        await self._end()
+
+    async def _end(self) -> None:
+        await self._read(self._disk.stop, _STOP)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _load(self) -> Identity:
@@ -133,8 +148,7 @@ class Connector:
         if isinstance(event, Welcomed):
             self._post(self._welcomed, event.user_id)
         elif isinstance(event, Lost):
-            if event.unbound:
-                self._post(self._bound, False)
+            self._post(self._lost, event)
         elif isinstance(event, Received):
             frame = protocol.parse(event.raw)
             if isinstance(frame, protocol.Request):
@@ -146,7 +160,13 @@ class Connector:
                 text = "params: too large; a message may have 256 KiB"
                 self._link.offer(protocol.error(id, text))
 
+    def _lost(self, event: Lost) -> None:
+        self._last_error = event.reason
+        if event.unbound:
+            self._bound(False)
+
     def _welcomed(self, user: str) -> None:
+        self._last_welcome = self._wall()
         if self._user and user != self._user:
             # None of them may get what was said to the other.
             runs = self.turns.forget_others(user)
@@ -163,6 +183,27 @@ class Connector:
         self._courier.pump()
         self.turns.adopt(user, {entry.key for entry in self._outbox.pending()})
         self._spawn(self._tell_usage())
+
+    def _standing(self) -> dict[str, object]:
+        """For the operator: names and numbers, no secret and nothing that was said."""
+        identity = self._identity
+        assert identity is not None
+        return {
+            "hermes": self._host.version,
+            "bridge": self._place,
+            "agent_id": identity.agent_id,
+            "user": self._user,
+            "welcomed": self._link.welcomed,
+            "last_welcome": self._last_welcome,
+            "last_error": self._last_error,
+            "runs": len(self.turns),
+            "unsent": len(self._outbox),
+            "absorbed": self.turns.absorbed,
+            "foreign": self.turns.foreign,
+            "dropped_results": dict(self._outbox.dropped),
+            "dropped_runs": self._journal.dropped,
+            "refused_frames": list(self._link.refused),
+        }
 
     def _bound(self, bound: bool) -> None:
         self._disk.submit(partial(self._binding.set_bound, bound))

@@ -23,6 +23,7 @@ RUNS_MAX = 64
 RESUMED_MAX = 3600.0
 """Seconds that a turn may take which Hermes itself has taken up again after a restart."""
 
+_LAST_WORDS = 3.0
 _LOOK = 0.05
 _FAILED = "The turn failed."
 _INTERRUPTED = "The gateway was stopped while the turn was going on."
@@ -63,11 +64,11 @@ class Host(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Orphan:
-    """A run of a process that is dead; ``resumed`` is when Hermes went on with its turn."""
+    """A run of a process that is dead; at ``due`` it ends with what was said by then."""
 
     run: Run
-    since: float
-    resumed: float | None = None
+    due: float
+    resumed: bool = False
 
 
 class Turns:
@@ -138,18 +139,16 @@ class Turns:
     def resumed(self, chat_id: str) -> None:
         """Hermes itself has begun a turn in a chat."""
         for orphan in self._of_chat(chat_id):
-            orphan.resumed = self._clock()
+            orphan.resumed, orphan.due = True, self._clock() + RESUMED_MAX
 
     def resumed_over(self, chat_id: str) -> None:
-        """That turn is over; what it has said is said."""
-        here = [one for one in self._of_chat(chat_id) if one.resumed is not None]
-        for orphan in here:
-            # It may have been put off, and begins once more.
-            orphan.resumed, orphan.since = None, self._clock()
-        said = [one for one in here if one.run.said]
-        if said:
-            # There is one answer only.
-            self._settle(said[0])
+        """That turn is over."""
+        for orphan in self._of_chat(chat_id):
+            if orphan.resumed:
+                # It may have been put off, and begins once more; or all that it has said was a
+                # notice, and the answer is still to come.
+                rest = _LAST_WORDS if orphan.run.said else self._host.resumes_within
+                orphan.resumed, orphan.due = False, self._clock() + rest
 
     def adopt(self, user: str, answered: Collection[str]) -> None:
         """Look for the runs of dead processes, of which these are answered, and the others not."""
@@ -158,8 +157,8 @@ class Turns:
                 self._journal.ended(left.run_id)
             elif left.run_id not in self._adopted:
                 self._adopted.add(left.run_id)
-                orphan = _Orphan(_run_of(left, self._host, user), self._clock())
-                self._orphans[left.run_id] = orphan
+                run = _run_of(left, self._host, user)
+                self._orphans[run.run_id] = _Orphan(run, self._clock() + self._host.resumes_within)
         if self._orphans and not any(task.get_name() == "orphans" for task in self._tasks):
             task = asyncio.get_running_loop().create_task(self._watch_orphans(), name="orphans")
             self._tasks.add(task)
@@ -272,14 +271,9 @@ class Turns:
         while self._orphans:
             now = self._clock()
             for orphan in list(self._orphans.values()):
-                if self._host.is_ready() and self._is_late(orphan, now):
+                if now >= orphan.due and self._host.is_ready():
                     self._settle(orphan)
             await asyncio.sleep(_LOOK)
-
-    def _is_late(self, orphan: _Orphan, now: float) -> bool:
-        if orphan.resumed is not None:
-            return now >= orphan.resumed + RESUMED_MAX
-        return now >= orphan.since + self._host.resumes_within
 
 
 def _run_of(left: runjournal.Run, host: Host, user: str) -> Run:

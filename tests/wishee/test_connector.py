@@ -37,7 +37,7 @@ class Site:
         reads: Any = FakeReads()
         self.reads = reads
         environ = {"HERMES_HOME": str(home), "WISHEE_BRIDGE_URL": bridge.url, **variables}
-        self.connector = Connector(parse(environ), self.host, reads)
+        self.connector = Connector(parse(environ), self.host, reads, report_every=0.05)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -235,6 +235,31 @@ def test_W16_an_agent_that_was_unbound_notes_it(short_tmp: Path, bridge: WisheeB
         wait(lambda: not bound(), SECONDS, "it is not")
 
 
+def test_an_operator_finds_how_it_stands(short_tmp: Path, bridge: WisheeBridge):
+    file = short_tmp / "wishee-connector" / "status.json"
+
+    def values() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(file.read_text())["values"] if file.exists() else {}
+        return found
+
+    with site(short_tmp, bridge) as s:
+        wait(lambda: values().get("welcomed"), SECONDS, "it is written")
+        assert values()["last_welcome"] and values()["hermes"] == s.host.version
+        assert values()["bridge"] == f"127.0.0.1:{bridge.port}"
+        bridge.send("hello")
+        wait(lambda: values()["runs"] == 1, SECONDS, "a run")
+        bridge.stop_listening()
+        wait(lambda: not values()["welcomed"], SECONDS, "it is lost")
+        wait(lambda: values()["last_error"], SECONDS, "and why")
+        s.answer("hello", "a secret")
+        wait(lambda: values()["unsent"] == 1, SECONDS, "a result")
+        secret = json.loads((s.directory / "binding.json").read_text())["secret"]
+        assert secret not in file.read_text() and "a secret" not in file.read_text()
+        assert file.stat().st_mode & 0o777 == 0o600
+    assert not file.exists(), "a clean end"
+    bridge.start_listening()
+
+
 def test_W17_it_starts_without_the_bridge(short_tmp: Path, bridge: WisheeBridge):
     bridge.stop_listening()
     made = Site(short_tmp, bridge)
@@ -253,7 +278,7 @@ def test_a_start_that_fails_leaves_no_thread(short_tmp: Path, bridge: WisheeBrid
     try:
         with pytest.raises((OSError, BridgeError)):
             made.call(made.connector.connect())
-        assert threads_named("wishee.") == []
+        wait(lambda: threads_named("wishee.") == [], 5, "all are over")
     finally:
         made.end()
 

@@ -339,7 +339,7 @@ def test_W3_an_interrupted_turn_that_Hermes_takes_up_has_that_answer(path: Path)
     asyncio.run(scene())
 
 
-def test_W3_the_end_of_a_resumed_turn_ends_the_run_with_what_was_said(path: Path):
+def test_W3_a_resumed_turn_without_a_marked_answer_ends_with_what_was_said(path: Path):
     left_by_the_dead(path, "run-1", "run-2")
 
     async def scene() -> None:
@@ -348,13 +348,22 @@ def test_W3_the_end_of_a_resumed_turn_ends_the_run_with_what_was_said(path: Path
             s.turns.adopt(USER, ())
             s.turns.resumed("another chat")
             s.turns.resumed(SHORT)
+            s.turns.hear(SHORT, "a notice", False)
+            s.turns.resumed_over(SHORT)
+            s.now = 2.0
+            s.turns.resumed(SHORT)
             s.turns.hear(SHORT, "unmarked", False)
             s.turns.resumed_over(SHORT)
+            s.now = 4.0
+            await asyncio.sleep(0.1)
+            assert s.ended == [], "the answer may still come"
+            s.now = 5.0
+            await s.until(lambda: s.ended)
             assert [(run.run_id, run.text) for run in s.ended] == [("run-1", "unmarked")]
-            s.now = 119.0
+            s.now = 121.0
             await asyncio.sleep(0.1)
             assert len(s.ended) == 1
-            s.now = 241.0
+            s.now = 122.0
             await s.until(lambda: len(s.ended) == 2)
             assert s.ended[1].text == ""
 
