@@ -22,7 +22,7 @@ class Run:
     """One run. ``key`` is the session as the bridge named it; times are epoch seconds.
 
     ``later`` are the messages that were taken into it. ``mark`` is the highest id of any stored
-    message when it began, ``ended`` None while it goes on.
+    message when it began, ``ended`` None while it goes on. ``handed``: Hermes has its message.
     """
 
     run_id: str
@@ -33,6 +33,7 @@ class Run:
     user: str
     at: float
     mark: int = 0
+    handed: bool = False
     later: list[str] = field(default_factory=list)
     said: Said = field(default_factory=Said)
     ended: float | None = None

@@ -210,8 +210,11 @@ class Turns:
         returned = ""
         try:
             run.mark = await self._mark()
-            while not self._host.is_ready():
+            while not (self._host.is_ready() and self._is_next(run)):
                 await asyncio.sleep(_LOOK)
+            if run.run_id not in self._running:
+                return
+            run.handed = True
             returned = await self._host.handle(run.chat, run.message, run.run_id)
         except asyncio.CancelledError:
             run.error = _INTERRUPTED
@@ -226,6 +229,11 @@ class Turns:
             self._absorb(run, first)
         else:
             self._end(run, returned)
+
+    def _is_next(self, run: Run) -> bool:
+        """Whether what came before it in its session has been handed over."""
+        waiting = (r for r in self._running.values() if r.stored == run.stored and not r.handed)
+        return next(waiting, run) is run or run.run_id not in self._running
 
     def _before(self, run: Run) -> Run | None:
         """The run that was going on in the session when this one came, and still is."""

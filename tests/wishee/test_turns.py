@@ -25,6 +25,7 @@ class Stage:
         self.journal.load()
         self.ended: list[Run] = []
         self.mark = 0
+        self.slow: list[asyncio.Event] = []
         self.now = 0.0
         self.turns = Turns(
             self.host, self.journal, self._end, self._mark, wall=lambda: 1e9, clock=lambda: self.now
@@ -35,6 +36,8 @@ class Stage:
         self.journal.ended(run.run_id)
 
     async def _mark(self) -> int:
+        if self.slow:
+            await self.slow.pop(0).wait()
         return self.mark
 
     def start(self, text: str, key: str = SHORT, user: str = USER) -> Run:
@@ -175,6 +178,40 @@ def test_a_second_message_that_outlives_the_first_is_not_absorbed(path: Path):
             await s.answered("first", "one")
             assert (await s.answered("second", "")) is second
             assert s.turns.absorbed == 0
+
+    asyncio.run(scene())
+
+
+def test_messages_of_a_session_are_handed_over_in_order(path: Path):
+    async def scene() -> None:
+        async with stage(path) as s:
+            gate = asyncio.Event()
+            s.slow = [gate]
+            first = s.start("first")
+            s.host.at_once = {"second": ""}
+            s.start("second", STORED)
+            await s.going("of another session", "other")
+            await asyncio.sleep(0.1)
+            assert [text for _, text in s.host.handled] == ["of another session"]
+            gate.set()
+            await s.until(lambda: s.turns.absorbed)
+            assert [text for _, text in s.host.handled][1:] == ["first", "second"]
+            assert (await s.answered("first", "for both")) is first
+
+    asyncio.run(scene())
+
+
+def test_a_message_of_before_a_reset_is_not_handed_over_after_it(path: Path):
+    async def scene() -> None:
+        async with stage(path) as s:
+            s.host.ready = False
+            run = s.start("too late")
+            await asyncio.sleep(0.02)
+            s.turns.forget_session(STORED)
+            assert s.ended == [run]
+            s.host.ready = True
+            await asyncio.sleep(0.2)
+            assert s.host.handled == [] and s.ended == [run]
 
     asyncio.run(scene())
 
