@@ -260,7 +260,6 @@ def test_it_connects_takes_what_is_sent_and_disconnects(
         await one.on_processing_complete(event, None)
         sent = await one.send("c", "nobody waits", metadata={"notify": True}, more=1)
         assert not sent.success and "no run" in sent.error
-        assert not (await one.send("c", "❓ which one?")).success
         assert not (await one.send_clarify("c", "which one?", None, "id", "key")).success
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, bridge.wait, lambda: bridge.online(), 20)
@@ -270,7 +269,8 @@ def test_it_connects_takes_what_is_sent_and_disconnects(
         turns = one.connector.turns
         run, _ = turns.admit("other", "x", "u")
         assert (await one.send("other", "for it", None, {"notify": True})).success
-        assert run.said.final == "for it"
+        assert not (await one.send("other", "❓ which one?", None, {"notify": True})).success
+        assert run.said.final == "for it", "a question that could not be shown is no answer"
         await one.disconnect()
         await one.disconnect()
         assert one.connector is None and one.marks == ["connected", "disconnected"]

@@ -63,6 +63,7 @@ def test_W1_an_event_is_on_the_disk_before_it_goes_out(short_tmp: Path):
     async def scene() -> None:
         async with stage(short_tmp) as s:
             s.send("run-1")
+            s.courier.pump()
             assert s.order == []
             await s.courier.saved(5)
             assert s.order == ["kept run-1", "run-1"]
