@@ -1,8 +1,11 @@
 """The connector between the stand-in bridge and a host that does what a test says."""
 
 import asyncio
+import itertools
 import json
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -258,6 +261,47 @@ def test_an_operator_finds_how_it_stands(short_tmp: Path, bridge: WisheeBridge):
         assert file.stat().st_mode & 0o777 == 0o600
     assert not file.exists(), "a clean end"
     bridge.start_listening()
+
+
+def test_W18_no_callback_keeps_the_loop_busy(
+    short_tmp: Path, bridge: WisheeBridge, monkeypatch: pytest.MonkeyPatch
+):
+    """Its work is counted in its own time on the processor, as others may be busy as well."""
+    ticks: list[tuple[float, float]] = []
+
+    async def tick() -> None:
+        while True:
+            ticks.append((time.thread_time(), time.monotonic()))
+            await asyncio.sleep(0.005)
+
+    fsync = os.fsync
+
+    def slow_fsync(fd: int) -> None:
+        time.sleep(0.2)
+        fsync(fd)
+
+    with site(short_tmp, bridge) as s:
+        monkeypatch.setattr(os, "fsync", slow_fsync)
+        ticker = s.do(lambda: asyncio.ensure_future(tick()))
+        s.host.at_once = {"short": "x" * 1000, "long": "y" * 500_000}
+        sent = [bridge.send("short", f"c{n % 60}") for n in range(200)]
+        wait(lambda: bridge.results(sent[-1]), SECONDS, "the last result")
+        before = len(bridge.connections)
+        running = [
+            bridge.request("chat.send", {"message": "going on", "sessionKey": f"r{n}"})
+            for n in range(50)
+        ]
+        assert all(future.result(SECONDS).ok for future in running)
+        bridge.cut()
+        s.welcomed(before)
+        assert bridge.result(bridge.send("long")) == "y" * 500_000
+        s.do(ticker.cancel)
+        monkeypatch.setattr(os, "fsync", fsync)
+    pairs = list(itertools.pairwise(ticks))
+    busy = sorted(later[0] - earlier[0] for earlier, later in pairs)
+    away = sorted(later[1] - earlier[1] for earlier, later in pairs)
+    assert busy[-1] < 0.02, busy[-5:]
+    assert away[-1] < 0.15, "it waits for the disk"
 
 
 def test_W17_it_starts_without_the_bridge(short_tmp: Path, bridge: WisheeBridge):
