@@ -485,6 +485,8 @@ class Judge:
             self.counts["typing"] += 1
             if any(a - self.breadth < note["began"] < b + WAKING for a, b in self.run.pauses):
                 continue  # the call, or the signal itself, was held up by the pause
+            if self.run.ended_within(note["began"] - self.breadth, note["began"] + self.breadth):
+                continue  # the bridge was killed between the signal and its call
             # Before a Hermes that cannot be reached the signal stands without a call.
             if not self.rules.failing and not any(
                 begin <= note["began"] <= end for begin, end in spans

@@ -2,6 +2,7 @@
 
 import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -548,7 +549,7 @@ def test_no_id_is_there_twice_and_nothing_is_lost(data):
     roles = st.sampled_from(["user", "assistant", "assistant"])
     said_ = data.draw(st.lists(st.tuples(roles, words), max_size=12))
     rows = [row(n, role, text) for n, (role, text) in enumerate(said_, 1)]
-    runs = []
+    runs: list[Any] = []
     for n in range(data.draw(st.integers(0, 3))):
         mark = data.draw(st.integers(max([1, *(one.mark for one in runs)]), 13))
         ended = data.draw(st.booleans())
