@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,6 +13,7 @@ from hermes_bridges.ctl.bridges import COMS, DONUT, Found
 from hermes_bridges.ctl.exposition import Exposition
 from hermes_bridges.ctl.health import LEVELS, Health
 from hermes_bridges.ctl.told import Told
+from hermes_bridges.errors import BridgeError
 
 _PREFIX = "hermes_bridges"
 _MODE = 0o644
@@ -66,15 +68,26 @@ _BREAKER_STATES = ("closed", "half_open", "open")
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print or write the exposition; OSError when it cannot be written."""
+    """Print or write the exposition; OSError or BridgeError when it cannot be written."""
     given = _ARGUMENTS.read(words)
     landscape = bridges.find(environ, given.state_dir)
     text = exposition([(one, health.judge(one)) for one in landscape.bridges])
     if given.output is None:
         sys.stdout.write(text)
     else:
+        _refuse_special(given.output)
         files.write_atomic(given.output, text.encode(), mode=_MODE, durable=False)
     return 0
+
+
+def _refuse_special(path: str) -> None:
+    """BridgeError for a device, a FIFO and the like, also behind a link: root could replace it."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise BridgeError(f"{path} is no regular file, and is left alone")
 
 
 def exposition(judged: Sequence[tuple[Found, Health]]) -> str:

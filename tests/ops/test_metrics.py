@@ -233,6 +233,17 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(ask: Ask) -> None:
     assert target.read_text() == "precious" and not (ask.root / "out.prom").is_symlink()
 
 
+def test_what_is_no_regular_file_is_not_replaced(ask: Ask) -> None:
+    # As root, that could be a device such as /dev/null.
+    pipe, link = ask.root / "pipe", ask.root / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link, ask.root):
+        told = ask("metrics", "--output", str(path))
+        assert told.code == 1 and "no regular file" in told.err
+    assert stat.S_ISFIFO(pipe.lstat().st_mode) and link.is_symlink()
+
+
 def test_a_file_that_cannot_be_written_is_told(ask: Ask) -> None:
     told = ask("metrics", "--output", str(ask.root / "no" / "out.prom"))
     assert told.code == 1 and "No such file" in told.err
