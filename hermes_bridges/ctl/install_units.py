@@ -112,7 +112,7 @@ def _user_host(environ: Mapping[str, str]) -> tuple[Host, str]:
         donut=donut,
         user="",
         home=home,
-        hermes_home="%h/.hermes" if usual else hermes_home.replace("%", "%%"),
+        hermes_home="%h/.hermes" if usual else unitfiles.assigned(hermes_home),
         hermes_dir=_hermes_dir(environ),
         settings=os.path.join(config, "hermes-bridges"),
     )

@@ -95,6 +95,13 @@ def quoted(word: str) -> str:
     return f'"{escaped.replace("$", "$$")}"'
 
 
+def assigned(text: str) -> str:
+    """What stands within the quotes of an ``Environment=``; ConfigError if it cannot."""
+    if not text.isprintable():
+        raise ConfigError(f"{text!r} cannot stand in a unit")
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+
+
 def _words(program: str) -> str:
     words = installation.command(program)
     return " ".join(quoted(word) if os.path.isabs(word) else word for word in words)
@@ -188,8 +195,11 @@ def _shown(setting: Setting) -> str:
 
 
 def values_of(environ: Mapping[str, str]) -> tuple[str, str]:
-    """HOME and HERMES_HOME of the caller; ConfigError without a HOME."""
+    """HOME and HERMES_HOME of the caller; ConfigError where a unit could not use them."""
     home = environ.get("HOME", "")
     if not os.path.isabs(home):
         raise ConfigError("HOME is not set to a directory")
-    return home, environ.get("HERMES_HOME") or os.path.join(home, ".hermes")
+    hermes_home = environ.get("HERMES_HOME") or os.path.join(home, ".hermes")
+    if not os.path.isabs(hermes_home):
+        raise ConfigError(f"HERMES_HOME is no absolute path: {hermes_home}")
+    return home, hermes_home

@@ -174,6 +174,15 @@ def test_a_dry_run_writes_nothing(operator):
     assert not list(operator.home.iterdir())
 
 
+def test_an_odd_hermes_home_changes_nothing_else_in_the_unit(operator):
+    install = ("hermes-bridges", "install-units", "--user", "--dry-run")
+    odd = operator.run(*install, more={"HERMES_HOME": '/a "b\\c%h'})
+    assert odd.returncode == 0
+    assert odd.stdout.count(' "HERMES_HOME=/a \\"b\\\\c%%h"\n') == 2
+    for wrong in ("/a\nExecStartPre=/bin/false", "relative"):
+        assert operator.run(*install, more={"HERMES_HOME": wrong}).returncode == 2
+
+
 @pytest.mark.parametrize(
     "words",
     [(), ("--user", "--system"), ("--user", "--run-as", "root"), ("--system", "--run-as", "no!")],
