@@ -95,7 +95,8 @@ def _system_host(environ: Mapping[str, str], name: str | None) -> Host:
         user=person.pw_name,
         home=person.pw_dir,
         hermes_home=os.path.join(person.pw_dir, ".hermes"),
-        hermes_dir=_hermes_dir(environ),
+        # The PATH of sudo has none of the person's own directories.
+        hermes_dir=_hermes_dir(environ, os.path.join(person.pw_dir, ".local", "bin")),
         settings=unitfiles.SYSTEM_SETTINGS,
     )
 
@@ -119,8 +120,10 @@ def _user_host(environ: Mapping[str, str]) -> tuple[Host, str]:
     return host, os.path.join(config, "systemd", "user")
 
 
-def _hermes_dir(environ: Mapping[str, str]) -> str | None:
-    found = shutil.which("hermes", path=environ.get("PATH", ""))
+def _hermes_dir(environ: Mapping[str, str], *first: str) -> str | None:
+    """Where the ``hermes`` command is: in these directories, or else on PATH."""
+    path = os.pathsep.join(filter(None, (*first, environ.get("PATH", ""))))
+    found = shutil.which("hermes", path=path)
     return None if found is None else os.path.dirname(os.path.abspath(found))
 
 

@@ -1,6 +1,7 @@
 """The systemd units: written, checked by systemd's own tools, and their command lines run."""
 
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -166,6 +167,21 @@ def test_an_older_unit_of_ours_is_replaced(operator):
     unit.write_text(whole.replace("# hermes-bridges ", "# hermes-bridges 0.0.", 1))
     assert operator.run(*install).returncode == 0
     assert unit.read_text() == whole
+
+
+def test_hermes_is_found_where_the_person_has_it(ask, monkeypatch):
+    # sudo leaves only the system's PATH.
+    fields = list(pwd.getpwnam(SOMEBODY))
+    fields[5] = str(ask.root / "person")
+    person = pwd.struct_passwd(fields)
+    monkeypatch.setattr(pwd, "getpwnam", {person.pw_name: person}.__getitem__)
+    place = Path(person.pw_dir, ".local/bin")
+    install = ("install-units", "--system", "--dry-run", "--run-as", person.pw_name)
+    assert str(place) not in ask(*install).out
+    place.mkdir(parents=True)
+    (place / "hermes").write_text("#!/bin/sh\n")
+    (place / "hermes").chmod(0o755)
+    assert f"Environment=PATH={place}:/usr/local/bin:" in ask(*install).out
 
 
 def test_a_dry_run_writes_nothing(operator):
