@@ -24,6 +24,9 @@ def _arguments() -> Arguments:
         "Writes the systemd units of the coms bridge (one instance a project) and the Donut\n"
         "bridge (one instance a bot), with the paths of this installation, and examples of\n"
         "their settings. Nothing is started. A file that was edited is left as it is.",
+        "Exit code: 0 all is written, or was there; 1 an edited file was left as it is, a file\n"
+        "cannot be written, or the Donut unit could not reach this installation (--system);\n"
+        "2 for a command line or paths that cannot be used.",
     )
     manager = arguments.add_mutually_exclusive_group(required=True)
     manager.add_argument(
