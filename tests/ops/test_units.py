@@ -17,7 +17,7 @@ from hermes_bridges.donut import settings as donut_settings
 from hermes_bridges.standins.donut_hub import DonutHub
 from hermes_bridges.standins.hermes_api import KEY, HermesApi
 from tests import contrib_units
-from tests.conftest import wait
+from tests.conftest import ROOT, wait
 from tests.ops.conftest import Operator, give
 
 UNITS = ("hermes-coms-bridge", "hermes-donut-bridge")
@@ -126,6 +126,12 @@ def test_what_every_unit_says(written, manager, unit):
     if (manager, unit) == ("system", "hermes-donut-bridge"):
         assert credentials == ["settings", "donut-bot-token", "hermes-api-key"]
         assert found["DynamicUser"] == ["yes"]
+
+
+def test_the_page_tells_when_one_that_crashed_is_started_again():
+    pauses = {one for path in contrib_units.files() for one in settings(path).get("RestartSec", ())}
+    (pause,) = pauses
+    assert f"| started again after {pause} s |" in (ROOT / "docs/operations.md").read_text()
 
 
 def test_contrib_holds_the_same_files():
