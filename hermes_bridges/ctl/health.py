@@ -146,6 +146,10 @@ def _start(one: Found) -> str:
         start = f"bridge-{one.bridge}, as it was started before"
     if one.bridge == COMS and one.status_path and one.told is not None:
         return f"start it: {start}; or, if it is wanted no more, remove {one.status_path}"
+    if one.bridge == DONUT and one.state_dir is not None:
+        # Not the directory: below the usual one there are those of units.
+        ours = f"status.json and donut.* in {one.state_dir}"
+        return f"start it: {start}; or, if it is wanted no more, remove {ours}"
     return f"start it: {start}"
 
 

@@ -276,6 +276,21 @@ def test_a_killed_donut_bridge_is_down(ask: Ask, donut: DonutScene) -> None:
     assert ask.status()["state"] == "down" and "killed?" in told(ask)
 
 
+def test_a_donut_bridge_that_is_wanted_no_more_can_be_removed_alone(ask: Ask) -> None:
+    # As one leaves it that was tried by hand, above the state directory of a unit.
+    status_file(donut_dir(ask) / "status.json", values={"process_start": 1})
+    (donut_dir(ask) / "donut.lock").touch()
+    status_file(donut_dir(ask) / "donut-helper" / "status.json")
+    first = ask("status", "--json").json["bridges"][0]
+    assert (first["instance"], first["state"]) == ("default", "down")
+    remedy = first["faults"][0]["remedy"]
+    assert remedy.endswith(f"remove status.json and donut.* in {donut_dir(ask)}")
+    for path in (donut_dir(ask) / "status.json", *donut_dir(ask).glob("donut.*")):
+        path.unlink()
+    left = ask("status", "--json").json["bridges"]
+    assert [one["instance"] for one in left] == ["helper"]
+
+
 def test_one_that_is_stopping_is_told(ask: Ask, donut: DonutScene) -> None:
     donut.brain.think = lambda call: Answer("late", delay=4.0)
     bridge = donut.start()
