@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hermes_bridges.ctl.arguments import Arguments
 from hermes_bridges.ctl.bridges import BRIDGES, COMS
 from hermes_bridges.ctl.terminal import SafeLines
+from hermes_bridges.errors import BridgeError
 
 _ARGUMENTS = Arguments(
     "check",
@@ -43,7 +44,12 @@ def _coms(flags: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _donut(flags: Sequence[str], environ: Mapping[str, str]) -> int:
-    from hermes_bridges.donut import check, settings
+    try:
+        from hermes_bridges.donut import check, settings
+    except ModuleNotFoundError as missing:
+        raise BridgeError(
+            f"the Python package {missing.name} is missing; hermes-bridges doctor tells the remedy"
+        ) from None
 
     parsed = settings.parse(flags, environ)
     for warning in parsed.warnings:

@@ -13,6 +13,7 @@ import pytest
 from hermes_bridges.ctl import systemd
 from hermes_bridges.ctl.examination import host
 from tests.harness.donut_scene import DonutScene
+from tests.harness.process import CHECKOUT
 from tests.harness.scene import Scene
 from tests.ops.asking import Ask, status_file
 from tests.ops.conftest import Operator
@@ -255,6 +256,17 @@ def test_check_coms(ask: Ask, short_tmp: Path) -> None:
         scene.hermes.rule(exit=1, err="bad\x1b]0;x\x07 thing")
         out = ask("check", "coms").out
         assert "missing: `hermes send --help` failed" in out and "\x1b" not in out
+
+
+def test_check_donut_without_a_package_it_needs(ask: Ask) -> None:
+    gone = ask.root / "gone"
+    gone.mkdir()
+    (gone / "websocket.py").write_text("raise ModuleNotFoundError(name='websocket')\n")
+    ask.environ["PYTHONPATH"] = f"{gone}:{CHECKOUT}"
+    child = ask.start("check", "donut")
+    told = child.communicate(timeout=20)[1]
+    assert child.returncode == 1 and told.count("\n") == 1
+    assert "package websocket is missing" in told and "doctor" in told
 
 
 def test_check_donut(ask: Ask, short_tmp: Path) -> None:
