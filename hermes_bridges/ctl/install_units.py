@@ -24,8 +24,8 @@ def _arguments() -> Arguments:
         "Writes the systemd units of the coms bridge (one instance a project) and the Donut\n"
         "bridge (one instance a bot), with the paths of this installation, and examples of\n"
         "their settings. Nothing is started. A file that was edited is left as it is.",
-        "Exit code: 0 all is written, or was there; 1 an edited file was left as it is, a file\n"
-        "cannot be written, or the Donut unit could not reach this installation (--system);\n"
+        "Exit code: 0 all is written, or was there; 1 a file was left as it is, one cannot be\n"
+        "written, or the Donut unit could not reach this installation (--system);\n"
         "2 for a command line or paths that cannot be used.",
     )
     manager = arguments.add_mutually_exclusive_group(required=True)
@@ -59,7 +59,7 @@ USAGE = _arguments().usage_text()
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Write the units; 1 if an edited file was in the way, or the units could not run."""
+    """Write the units; 1 if a file was in the way, or the units could not run."""
     options = _arguments().read(words)
     if options.system:
         host = _system_host(environ, options.run_as)
@@ -75,14 +75,14 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         for one in placed:
             print(f"# {one.path}\n{one.text}")
         return 0
-    edited = [one.path for one in placed if not _write(one, options.force)]
-    for path in edited:
-        print(f"left as it is, since it was edited: {path} (--force writes over it)")
+    left = [why for one in placed if (why := _write(one, options.force))]
+    for why in left:
+        print(f"left as it is, {why}")
     faults = list(_unreadable()) if options.system else []
     for fault in faults:
         print(f"warning: {fault}", file=sys.stderr)
     _tell_next(host, "" if options.system else " --user", bool(options.system))
-    return 1 if edited or faults else 0
+    return 1 if left or faults else 0
 
 
 def _system_host(environ: Mapping[str, str], name: str | None) -> Host:
@@ -142,8 +142,8 @@ def _namespaces_allowed() -> bool:
     return done.returncode == 0
 
 
-def _write(file: UnitFile, force: bool) -> bool:
-    """Put a file into its place; False if an edited one is there."""
+def _write(file: UnitFile, force: bool) -> str:
+    """Put a file into its place; else why what is there was left, and which it is."""
     try:
         there = files.read_capped(file.path, _SIZE_MAX, own=False).decode(
             "utf-8", "surrogateescape"
@@ -151,18 +151,19 @@ def _write(file: UnitFile, force: bool) -> bool:
     except FileNotFoundError:
         there = None
     except FileRefused as refused:
-        raise ConfigError(f"not written: {refused}") from None
+        # One that is masked, say: the others are written all the same.
+        return f"since it is no file that could be replaced: {refused}"
     if there == file.text:
         print(f"unchanged: {file.path}")
-        return True
+        return ""
     if there is not None and unitfiles.is_edited(there):
         if not force:
-            return False
+            return f"since it was edited: {file.path} (--force writes over it)"
         print(f"the edited one is kept as {files.set_aside(file.path)}")
     os.makedirs(os.path.dirname(file.path), exist_ok=True)
     files.write_atomic(file.path, file.text.encode("utf-8", "surrogateescape"), mode=file.mode)
     print(f"written: {file.path}")
-    return True
+    return ""
 
 
 def _unreadable() -> list[str]:

@@ -165,6 +165,18 @@ def test_an_edited_unit_is_left_as_it_is(operator):
     assert "WatchdogSec=900" in Path(f"{unit}.bad-1").read_text()
 
 
+def test_a_unit_that_is_masked_keeps_no_other_from_being_written(operator):
+    units = operator.home / ".config/systemd/user"
+    units.mkdir(parents=True)
+    masked = units / "hermes-coms-bridge@.service"
+    masked.symlink_to("/dev/null")
+    give(operator.home)
+    done = operator.run("hermes-bridges", "install-units", "--user", "--force")
+    assert done.returncode == 1 and f"{masked}: symlink" in done.stdout
+    assert os.readlink(masked) == "/dev/null"
+    assert (units / "hermes-donut-bridge@.service").exists()
+
+
 def test_an_older_unit_of_ours_is_replaced(operator):
     unit = operator.home / ".config/systemd/user/hermes-donut-bridge@.service"
     install = ("hermes-bridges", "install-units", "--user")
