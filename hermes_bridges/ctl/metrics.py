@@ -12,6 +12,7 @@ from hermes_bridges.ctl.arguments import Arguments, directory
 from hermes_bridges.ctl.bridges import COMS, DONUT, Found
 from hermes_bridges.ctl.exposition import Exposition
 from hermes_bridges.ctl.health import LEVELS, Health
+from hermes_bridges.ctl.terminal import safe
 from hermes_bridges.ctl.told import Told
 from hermes_bridges.errors import BridgeError
 
@@ -71,6 +72,8 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print or write the exposition; OSError or BridgeError when it cannot be written."""
     given = _ARGUMENTS.read(words)
     landscape = bridges.find(environ, given.state_dir)
+    for note in landscape.notes:
+        print(f"hermes-bridges metrics: {safe(note)}", file=sys.stderr)
     text = exposition([(one, health.judge(one)) for one in landscape.bridges])
     if given.output is None:
         sys.stdout.write(text)

@@ -630,6 +630,8 @@ def test_what_cannot_be_looked_at_is_told(ask: Ask, monkeypatch: pytest.MonkeyPa
     (Path(ask.environ["HOME"]) / ".config/hermes-bridges").symlink_to("hermes-bridges")
     notes = ask("status", "--json").json["notes"]
     assert len(notes) == 3 and all("cannot be looked at: Too many levels" in n for n in notes)
+    told = ask("metrics")
+    assert told.code == 0 and told.err.count("cannot be looked at") == 3
     assert "note: " in ask("status").out
 
 
