@@ -10,6 +10,8 @@ import pytest
 from tests.hermes_versions import hermes
 from tests.wishee.state_db import SCHEMAS, TABLES, VERSIONS, StateDb
 
+pytestmark = [pytest.mark.gateway, pytest.mark.timeout(240)]
+
 MAKE = """
 import pathlib, sys
 from hermes_state import SessionDB

@@ -28,6 +28,7 @@ def contents(scene: DonutScene, chat: int) -> list[str]:
     return [post["content"] for post in scene.hub.posted(chat)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_restarts_of_the_hub_lose_nothing(
     short_tmp: Path, counts: Callable[[int, int], int]

@@ -30,6 +30,7 @@ class Held:
         return Answer(f"re: {call.text}")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_KH02_a_stop_at_any_moment_under_load(
     short_tmp: Path, counts: Callable[[int, int], int]
