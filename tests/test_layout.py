@@ -468,6 +468,11 @@ def test_private_names_stay_in_their_module():
                     assert node.attr in defined, f"{node.attr} at {at(path, node)}"
 
 
+def test_what_runs_a_real_hermes_is_marked_as_such():
+    for path in sorted((ROOT / "tests/gateway").glob("test_*.py")):
+        assert "pytest.mark.gateway" in path.read_text(encoding="utf-8"), path
+
+
 def test_no_test_uses_a_mock_library():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
