@@ -505,7 +505,7 @@ def test_the_windows_that_hermes_has_found_out(tmp_path):
         "context_lengths:\n"
         "  a/b:free@http://h:80/v1: 100\n"
         "  a/b:free@https://other/v1: 200\n"
-        "  claude@2024@https://u:p@host/v1: 300\n"
+        "  model-x@2024@https://u:p@host/v1: 300\n"
         "  'it''s: x@http://h': 400\n"
         '  "quo\\"ted@http://h": 500\n'
         f"  ? {long}@http://h\n  : 600\n"
@@ -516,7 +516,7 @@ def test_the_windows_that_hermes_has_found_out(tmp_path):
     )
     assert windows(str(tmp_path)) == {
         "a/b:free": 200,
-        "claude@2024": 300,
+        "model-x@2024": 300,
         "it's: x": 400,
         'quo"ted': 500,
         long: 600,
