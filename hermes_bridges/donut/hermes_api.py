@@ -86,14 +86,6 @@ class Hermes:
         pid = self._begun.pop(run_key, None)
         return self._run(call, _Tries(self._rand, doubtful=True, pid=pid, sent=True))
 
-    def learn_pid(self) -> None:
-        """Ask which process answers; a turn does it too while that is not known."""
-        try:
-            with self._clients.borrow() as client:
-                self._ask_pid(client, self._clock() + _PID_LIMIT)
-        except CallFailed as failure:
-            _log.debug("Hermes does not say which process it is: %s", failure)
-
     def _headers(self, session: str, session_key: str, run_key: str) -> dict[str, str]:
         return {
             **self._auth,

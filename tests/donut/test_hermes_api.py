@@ -388,24 +388,6 @@ def test_what_another_call_has_learned_since_is_not_the_process_that_had_the_run
     assert [call["text"] for call in place.noted("call")].count("wait") == 1
 
 
-def test_the_process_can_be_learned_ahead(place) -> None:
-    place.hermes.learn_pid()
-    place.api.fail(Fault(status=404), math.inf, HEALTH)
-    assert place.turn() == answered()
-    place.api.mend()
-    place.api.fail(Fault(drop="late"))
-    assert place.turn("second") == answered("second")
-
-
-def test_a_hermes_that_is_not_there_yet_is_no_reason_to_fail(place, caplog) -> None:
-    caplog.set_level(logging.DEBUG)
-    place.api.refuse()
-    place.hermes.learn_pid()
-    assert "Connection refused" in caplog.text
-    place.api.accept()
-    assert place.turn() == answered()
-
-
 def test_a_health_page_that_hangs_delays_but_does_not_fail_a_turn(place) -> None:
     place.api.fail(Fault(hang=True), 1, HEALTH)
     began = time.monotonic()
@@ -425,7 +407,6 @@ def test_KH04_a_call_that_is_out_of_time_is_not_made_again(place) -> None:
 
 def test_KH04_nor_after_a_first_try_that_was_refused(place) -> None:
     place.api.fail(Fault(status=503, headers={"Retry-After": "1"}))
-    place.hermes.learn_pid()
     assert place.turn("wait", 1.5) == TimedOut()
     assert (place.requests, place.runs) == (2, 1)
 
